@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hugging Face checkpoints as published: safetensors in one file or in shards with an index, and a config.json.
+// Nothing here touches a network, runs code of a model, or allocates by a number that a file claims before that
+// number was checked against the file's size.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sluice/spec.h"
+#include "sluice/tensor.h"
+
+namespace sluice {
+
+/// One safetensors file, mapped. Format: https://github.com/huggingface/safetensors (README, "Format"). Strict: a
+/// header that overlaps, leaves gaps, repeats a key or disagrees with the file's size is refused (corrupt_file).
+class TensorFile {
+ public:
+  static TensorFile open(const std::string& path);
+
+  const std::string& path() const;
+  /// Names in order of their offsets.
+  const std::vector<std::string>& names() const;
+  bool has(std::string_view name) const;
+  /// Throws corrupt_file naming the file and the nearest names when there is none.
+  const TensorView& at(std::string_view name) const;
+  const std::map<std::string, std::string>& metadata() const;
+  /// Keeps the mapping alive.
+  std::shared_ptr<const void> owner() const;
+
+ private:
+  struct State;
+  std::shared_ptr<const State> state_;
+};
+
+/// What `sluice inspect` prints about a whole model.
+struct ModelInfo {
+  std::string directory;
+  std::string family;        // "gpt_oss", "deepseek_v4", ...
+  std::string architecture;  // as config.json says
+  std::string quantisation;  // scheme in words: "mxfp4", "compressed-tensors nvfp4-pack-quantized", "none"
+  int layers = 0;            // of the whole model
+  std::vector<int> moe_layers;
+  int files = 0;
+  std::int64_t file_bytes = 0;
+  std::int64_t tensors = 0;
+  std::vector<std::string> notes;  // anything odd, a sentence each
+};
+
+class Checkpoint {
+ public:
+  /// `model` is a directory, or a name like "openai/gpt-oss-20b[@revision]" that is looked up in the local Hugging
+  /// Face cache below `cache_root` (the caller resolves HF_HOME; empty means names are not accepted). Reads and checks
+  /// every header and the configuration: corrupt_file, unsupported or io.
+  static Checkpoint open(const std::string& model, const std::string& cache_root = {});
+
+  const ModelInfo& info() const;
+  /// The spec of MoE layer `layer` (its number in the model). invalid_argument when there is none of that number.
+  LayerSpec spec(int layer) const;
+  /// Canonical views of that layer's weights, every scale checked (corrupt_file for zero, negative, NaN, infinite).
+  LayerWeights weights(int layer) const;
+  /// Bytes of the layer's tensors in the files.
+  std::int64_t layer_bytes(int layer) const;
+
+ private:
+  struct State;
+  std::shared_ptr<const State> state_;
+};
+
+}  // namespace sluice

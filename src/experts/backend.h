@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a backend is: a capability as data, a packing, and kernels that read it. This is all that the rest of the
+// engine ever learns of a backend.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "activation/activation.h"
+#include "core/choice.h"
+#include "core/devices.h"
+#include "format/formats.h"
+#include "sluice/device.h"
+#include "sluice/executor.h"
+#include "sluice/layer.h"
+#include "sluice/spec.h"
+
+namespace sluice {
+
+/// What a layer may ask for beyond shape, format and activation. A feature that a backend has not declared is
+/// refused, so a new one is refused by every backend that predates it.
+namespace feature {
+struct GateUpBias { static constexpr std::string_view name = "gate_up_bias"; };
+struct DownBias { static constexpr std::string_view name = "down_bias"; };
+struct Limit { static constexpr std::string_view name = "limit"; };
+struct Slope { static constexpr std::string_view name = "slope"; };
+struct Shift { static constexpr std::string_view name = "shift"; };
+struct ExpertMap { static constexpr std::string_view name = "expert_map"; };
+struct WeightOnInput { static constexpr std::string_view name = "weight_on_input"; };
+struct SharedExpert { static constexpr std::string_view name = "shared_expert"; };
+struct MixedFormats { static constexpr std::string_view name = "mixed_formats"; };  // gate, up and down differ
+}  // namespace feature
+
+using Feature = Name<struct FeatureTag>;
+using FeatureSet = NameSet<struct FeatureTag>;
+using Features = List<struct FeatureTag, feature::GateUpBias, feature::DownBias, feature::Limit, feature::Slope,
+                      feature::Shift, feature::ExpertMap, feature::WeightOnInput, feature::SharedExpert,
+                      feature::MixedFormats>;
+
+/// What a set of experts asks for.
+FeatureSet needs(const ExpertsSpec& spec);
+/// What a whole layer asks for, its shared expert included.
+FeatureSet needs(const LayerSpec& spec);
+
+/// What a backend accepts, as data. Everything is refused by default: a set left out is empty.
+struct Capability {
+  DeviceKind device;
+  Instructions uses{};
+  NameSet<struct FormatTag> weights{};
+  NameSet<struct ActivationTag> activations{};
+  FeatureSet features{};
+  int hidden_multiple = 1;
+  int intermediate_multiple = 1;
+};
+
+struct Backend;
+
+/// Weights in one backend's layout. Each backend derives its own; `backend` tells whose it is.
+class PackedExperts {
+ public:
+  PackedExperts(const Backend& backend, const ExpertsSpec& spec) : backend(backend), spec(spec) {}
+  virtual ~PackedExperts() = default;
+  virtual std::int64_t bytes() const = 0;
+
+  const Backend& backend;
+  const ExpertsSpec spec;
+};
+
+/// What packing reads. `experts` are the local ones, already validated against `spec`. `owner` keeps views alive
+/// for a backend that reads them in place.
+struct PackInput {
+  const ExpertsSpec& spec;
+  std::span<const ExpertWeights> experts;
+  std::shared_ptr<const void> owner;
+  Executor& executor;
+  Progress progress;
+};
+
+/// One call on packed weights. Everything has been validated; a kernel neither throws nor allocates.
+struct Forward {
+  RowsView input;                              // [tokens, hidden]
+  Routing routing;                             // global ids; -1 and out-of-range contribute nothing
+  std::span<const std::int32_t> expert_map;    // [experts] -> local or -1; empty: identity
+  float* output = nullptr;                     // [tokens, hidden]; every element is written
+  std::span<std::byte> workspace;              // at least workspace_bytes for these tokens, 64-byte aligned
+  Executor* executor = nullptr;
+};
+
+/// A closed range of token counts.
+struct TokenRange {
+  int first = 1;
+  int last = 1 << 30;
+};
+
+/// One way to run packed experts.
+struct Kernel {
+  std::string_view name;
+  TokenRange tokens;
+  /// Microseconds for `tokens` tokens, from the device's bandwidth and peak.
+  double (*estimate_us)(const ExpertsSpec&, const DeviceFacts&, int tokens);
+  std::size_t (*workspace_bytes)(const PackedExperts&, int tokens, int workers);
+  void (*run)(const PackedExperts&, const Forward&);
+};
+
+/// A packing and the kernels that read it.
+struct Backend {
+  std::string_view name;
+  Capability can;
+  std::unique_ptr<PackedExperts> (*pack)(const PackInput&);
+  /// Bytes that pack will allocate; asked before it is called.
+  std::int64_t (*packed_bytes)(const ExpertsSpec&);
+  std::span<const Kernel> (*kernels)();  // empty in a build that leaves them out
+  bool only_by_name = false;             // the reference: never a silent fallback
+};
+
+/// Every backend of this build, in the order of the tree. Written by CMake (sluice_add_backend).
+std::span<const Backend* const> backends();
+
+}  // namespace sluice
