@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -22,10 +23,10 @@ struct List {
   template <class T>
   static constexpr Name<Tag> of() {
     static_assert((std::is_same_v<T, Types> || ...), "not in this list");
-    std::uint8_t index = 0;
+    int index = 0;
     bool found = false;
     ((found = found || std::is_same_v<T, Types>, index += found ? 0 : 1), ...);
-    return Name<Tag>(index);
+    return Name<Tag>(static_cast<std::uint8_t>(index));
   }
 
   template <class... Ts>

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The list of weight formats. Each format is a file that knows its geometry, how to decode a row, and how to encode.
+// The list of weight formats. Each format is a file that knows its geometry, how to decode a row, and how to
+// encode.
 //
 // A format type F has:
 //   static constexpr std::string_view name;
 //   static constexpr Geometry geometry;
-//   /// Row `row` of `matrix` as float32, exact up to one rounding by the second scale. `out` holds matrix.cols.
-//   static void decode_row(const WeightMatrix& matrix, std::int64_t row, float* out);
+//   /// Row `row` of `matrix` as float32, exact up to one rounding by the second scale. `out` holds
+//   matrix.cols. static void decode_row(const WeightMatrix& matrix, std::int64_t row, float* out);
+//   /// The same without any rounding.
+//   static void decode_row(const WeightMatrix& matrix, std::int64_t row, double* out);
+//   /// The types that a file may store the scales in.
+//   static constexpr bool accepts_scales(DType dtype);
 //   /// [rows, cols] float32 to codes and scales, by the format's own recipe (see Encoded).
 //   static Encoded encode(const float* values, std::int64_t rows, std::int64_t cols);
 #pragma once

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many bytes a format takes, as data. Packing, file checks, cost estimates and benchmarks all read this, so that
-// none of them can disagree about a size.
+// How many bytes a format takes, as data. Packing, file checks, cost estimates and benchmarks all read this,
+// so that none of them can disagree about a size.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct ScaleShape {
 };
 ScaleShape scale_shape(const Geometry& geometry, std::int64_t rows, std::int64_t cols);
 
-/// Bytes of codes and scales of a [rows, cols] matrix.
+/// Bytes of codes, scales and second scale of a [rows, cols] matrix.
 std::int64_t matrix_bytes(const Geometry& geometry, std::int64_t rows, std::int64_t cols);
 
 /// A matrix with its own memory, as encode() makes it. `matrix` views the buffers and stays valid when moved.
@@ -42,8 +42,13 @@ namespace sluice {
 
 /// The geometry of any format of the list.
 const format::Geometry& geometry(Format format);
+/// True when scales of this type make sense for the format: u8 and f8_e8m0 are powers of two.
+bool accepts_scales(Format format, DType dtype);
 /// decode_row and encode of any format of the list.
 void decode_row(const WeightMatrix& matrix, std::int64_t row, float* out);
+/// The same without any rounding: element, scale and second scale multiplied in double, where the product is
+/// exact.
+void decode_row(const WeightMatrix& matrix, std::int64_t row, double* out);
 format::Encoded encode(Format format, const float* values, std::int64_t rows, std::int64_t cols);
 /// Bytes of all matrices of `experts` experts of this spec.
 std::int64_t experts_bytes(const ExpertsSpec& spec, std::int64_t experts);
