@@ -39,14 +39,14 @@ struct KernelCost {
 struct Verdict {
   std::string backend;
   bool fits = false;
-  std::vector<Miss> misses;         // empty exactly when it fits
-  std::vector<KernelCost> kernels;  // one for each token count, where it fits
+  std::vector<Miss> misses = {};         // empty exactly when it fits
+  std::vector<KernelCost> kernels = {};  // one for each token count, where it fits
 };
 
 struct Plan {
   Request request;
-  std::string chosen;             // empty when nothing fits
-  std::vector<Verdict> verdicts;  // the chosen one, then those that fit by cost, then by number of misses
+  std::string chosen = {};             // empty when nothing fits
+  std::vector<Verdict> verdicts = {};  // the chosen one, then those that fit by cost, then by number of misses
 };
 
 /// A verdict on every backend of this build. Never throws for a request that nothing fits; see Unsupported.

@@ -61,7 +61,7 @@ struct Backend;
 /// Weights in one backend's layout. Each backend derives its own; `backend` tells whose it is.
 class PackedExperts {
  public:
-  PackedExperts(const Backend& backend, const ExpertsSpec& spec) : backend(backend), spec(spec) {}
+  PackedExperts(const Backend& packed_by, const ExpertsSpec& packed_spec) : backend(packed_by), spec(packed_spec) {}
   virtual ~PackedExperts() = default;
   virtual std::int64_t bytes() const = 0;
 

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// The features that a spec asks for. A new feature is a type in backend.h and a line here; every backend then
+// refuses it until it declares it.
+#include <cmath>
+
+#include "experts/backend.h"
+
+namespace sluice {
+
+template <>
+std::span<const std::string_view> Feature::all() {
+  return Features::kNames;
+}
+
+FeatureSet needs(const ExpertsSpec& spec) {
+  FeatureSet set;
+  const auto add = [&set]<class F>(bool wanted, F) {
+    if (wanted) set.add(Features::of<F>());
+  };
+  const MatrixFormats& formats = spec.formats;
+  add(spec.gate_up_bias, feature::GateUpBias{});
+  add(spec.down_bias, feature::DownBias{});
+  add(std::isfinite(spec.params.limit), feature::Limit{});
+  add(spec.params.slope != 1.0f, feature::Slope{});
+  add(spec.params.shift != 0.0f, feature::Shift{});
+  add(spec.local_experts != spec.experts, feature::ExpertMap{});
+  add(spec.weight_on_input, feature::WeightOnInput{});
+  add(formats.up != formats.down || formats.gate.value_or(formats.up) != formats.up, feature::MixedFormats{});
+  return set;
+}
+
+FeatureSet needs(const LayerSpec& spec) {
+  FeatureSet set = needs(spec.routed);
+  if (spec.shared) set = set.plus(needs(spec.shared->experts)).add(Features::of<feature::SharedExpert>());
+  return set;
+}
+
+}  // namespace sluice

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experts/reference/definition.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "activation/activation.h"
+#include "format/formats.h"
+#include "format/scales.h"
+#include "routing/group.h"
+
+namespace sluice::reference {
+namespace {
+
+/// A sum and the sum of the absolute values of its terms.
+struct Sum {
+  double value = 0, magnitude = 0;
+};
+
+struct Scratch {
+  double* x;      // [hidden] the expert's input
+  double* row;    // [max(hidden, intermediate)] one row of weights
+  double* mid;    // [intermediate] after the activation
+  double* reach;  // [intermediate] the magnitude behind mid
+};
+
+/// matrix[row] . x + bias[row]. `x_magnitude` is what stands behind each x; |x| itself when x came without
+/// error.
+Sum product(const WeightMatrix& matrix, const VectorView& bias, std::int64_t row, const double* x,
+            const double* x_magnitude, double* decoded) {
+  decode_row(matrix, row, decoded);
+  Sum sum;
+  if (bias) sum.value = format::read_number(bias.dtype, bias.data + row * bias.stride);
+  sum.magnitude = std::abs(sum.value);
+  for (std::int64_t k = 0; k < matrix.cols; ++k) {
+    sum.value += decoded[k] * x[k];
+    sum.magnitude += std::abs(decoded[k]) * (x_magnitude ? x_magnitude[k] : std::abs(x[k]));
+  }
+  return sum;
+}
+
+double activate(const ExpertsSpec& spec, double gate, double up) {
+  return Activations::visit(spec.activation, [&]<class A>() { return A::apply(gate, up, spec.params); });
+}
+
+/// The magnitude behind mid: how far the activation moves when gate and up move by a part in 4096 of theirs,
+/// times 4096. A difference rather than a derivative, because a clamp has none at its limit.
+double reach(const ExpertsSpec& spec, const Sum& gate, const Sum& up) {
+  constexpr double kPart = 1.0 / 4096;
+  const double mid = activate(spec, gate.value, up.value);
+  const auto moved = [&](double dgate, double dup) {
+    return std::abs(activate(spec, gate.value + kPart * dgate, up.value + kPart * dup) - mid) / kPart;
+  };
+  return std::abs(mid) + std::max(moved(gate.magnitude, 0), moved(-gate.magnitude, 0)) +
+         std::max(moved(0, up.magnitude), moved(0, -up.magnitude));
+}
+
+/// mid = activation(W_gate x + b_gate, W_up x + b_up)
+void middle(const ExpertsSpec& spec, const ExpertWeights& expert, const Scratch& scratch,
+            Observed* observed) {
+  for (int i = 0; i < spec.intermediate; ++i) {
+    const Sum gate =
+        expert.gate ? product(*expert.gate, expert.gate_bias, i, scratch.x, nullptr, scratch.row) : Sum{};
+    const Sum up = product(expert.up, expert.up_bias, i, scratch.x, nullptr, scratch.row);
+    scratch.mid[i] = activate(spec, gate.value, up.value);
+    if (observed == nullptr) continue;
+    observed->values += 1;
+    observed->gate_over_limit += gate.value > spec.params.limit;
+    observed->up_over_limit += std::abs(up.value) > spec.params.limit;
+    if (!observed->magnitude.empty()) scratch.reach[i] = reach(spec, gate, up);
+  }
+}
+
+}  // namespace
+
+std::size_t scratch_doubles(const ExpertsSpec& spec) {
+  return static_cast<std::size_t>(spec.hidden) + std::max(spec.hidden, spec.intermediate) +
+         2 * static_cast<std::size_t>(spec.intermediate);
+}
+
+void compute(const Experts& experts, const Token& token, double* y, std::span<double> scratch,
+             Observed* observed) {
+  const ExpertsSpec& spec = experts.spec;
+  double* const row = scratch.data() + spec.hidden;
+  double* const mid = row + std::max(spec.hidden, spec.intermediate);
+  const Scratch parts{.x = scratch.data(), .row = row, .mid = mid, .reach = mid + spec.intermediate};
+  const bool want_magnitude = observed != nullptr && !observed->magnitude.empty();
+  std::fill_n(y, spec.hidden, 0.0);
+  if (want_magnitude) std::ranges::fill(observed->magnitude, 0.0);
+
+  for (int slot = 0; slot < spec.top_k; ++slot) {
+    const std::int32_t id = local_expert(token.ids[slot], experts.expert_map, spec.experts);
+    if (id < 0) continue;
+    const ExpertWeights& expert = experts.local[static_cast<std::size_t>(id)];
+    const double on_input = spec.weight_on_input ? token.weights[slot] : 1;
+    const double on_output = spec.weight_on_input ? 1 : token.weights[slot];
+    for (int k = 0; k < spec.hidden; ++k) parts.x[k] = on_input * token.x[k];
+    middle(spec, expert, parts, observed);
+    for (int o = 0; o < spec.hidden; ++o) {
+      const Sum sum =
+          product(expert.down, expert.down_bias, o, mid, want_magnitude ? parts.reach : nullptr, row);
+      y[o] += on_output * sum.value;
+      if (want_magnitude)
+        observed->magnitude[static_cast<std::size_t>(o)] += std::abs(on_output) * sum.magnitude;
+    }
+  }
+}
+
+}  // namespace sluice::reference

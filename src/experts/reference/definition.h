@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// The definition: what a set of experts computes for one token, in double, written to be read. Everything
+// else in the library is measured against it.
+//
+//   gate = W_gate x + b_gate      up = W_up x + b_up          [intermediate]
+//   mid  = activation(gate, up, params)
+//   y    = sum over the token's experts e of  w_e (W_down mid + b_down)        [hidden]
+//
+// With weight_on_input x becomes w_e x and the sum is unweighted. An id that names no local expert adds
+// nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "sluice/spec.h"
+
+namespace sluice::reference {
+
+struct Experts {
+  const ExpertsSpec& spec;
+  std::span<const ExpertWeights> local;
+  std::span<const std::int32_t> expert_map = {};  // [experts] -> local or -1; empty: identity
+};
+
+struct Token {
+  const double* x = nullptr;          // [hidden]
+  const std::int32_t* ids = nullptr;  // [top_k]
+  const float* weights = nullptr;     // [top_k]
+};
+
+/// What a comparison wants to know beside the result.
+struct Observed {
+  /// [hidden] The sum of absolute products behind each output element: how large the numbers were whose
+  /// rounding errors it carries. An error of the gate counts by what it moves the activation. Empty: not
+  /// wanted.
+  std::span<double> magnitude = {};
+  std::int64_t values = 0;           // activations computed
+  std::int64_t gate_over_limit = 0;  // of which gate > limit
+  std::int64_t up_over_limit = 0;    // of which |up| > limit
+};
+
+/// Doubles of scratch for one token.
+std::size_t scratch_doubles(const ExpertsSpec& spec);
+
+/// Computes one token into y, [hidden]. Allocates nothing.
+void compute(const Experts& experts, const Token& token, double* y, std::span<double> scratch,
+             Observed* observed = nullptr);
+
+}  // namespace sluice::reference
