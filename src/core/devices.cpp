@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// The processor we run on, and devices known by name.
+#include "core/devices.h"
+
+#include <algorithm>
+#include <array>
+
+#include "core/error.h"
+#include "core/machine.h"
+
+namespace sluice {
+
+template <>
+std::span<const std::string_view> DeviceKind::all() {
+  return DeviceKinds::kNames;
+}
+
+template <>
+std::span<const std::string_view> Instruction::all() {
+  return InstructionList::kNames;
+}
+
+namespace {
+
+using namespace instruction;
+
+// What a compute capability has, as the PTX ISA manual lists it.
+constexpr Instructions kSm80 = InstructionList::set<CpAsync, MmaBf16>();
+constexpr Instructions kSm89 = kSm80.plus(InstructionList::set<MmaFp8>());
+constexpr Instructions kSm90 = kSm89.plus(InstructionList::set<Tma, Wgmma>());
+constexpr Instructions kSm100 = kSm89.plus(InstructionList::set<Tma, MmaBlockFp4, Tcgen05>());
+constexpr Instructions kSm120 = kSm89.plus(InstructionList::set<Tma, MmaBlockFp4>());
+
+struct Gpu {
+  std::string_view name;
+  std::string_view shown;
+  Instructions has;
+  int multiprocessors;
+  double gb_per_second;
+  double bf16_tflops;
+  int gib;  // a datasheet's "80 GB" are gibibytes, to within a percent
+};
+
+// The vendor's datasheet numbers, of nothing measured: memory bandwidth, and the dense bf16 peak with float32
+// accumulation. A bare capability is sized as its commonest card.
+constexpr std::array kGpus = {
+    Gpu{"sm80", "SM80, sized as A100", kSm80, 108, 2039, 312, 80},
+    Gpu{"sm86", "SM86, sized as A10", kSm80, 72, 600, 125, 24},
+    Gpu{"sm89", "SM89, sized as L40S", kSm89, 142, 864, 362, 48},
+    Gpu{"sm90", "SM90, sized as H100", kSm90, 132, 3350, 989, 80},
+    Gpu{"sm100", "SM100, sized as B200", kSm100, 148, 8000, 2250, 180},
+    Gpu{"sm120", "SM120, sized as RTX 5090", kSm120, 170, 1792, 209, 32},
+    Gpu{"a100", "A100 SXM 80 GB", kSm80, 108, 2039, 312, 80},
+    Gpu{"a10", "A10", kSm80, 72, 600, 125, 24},
+    Gpu{"rtx3090", "RTX 3090", kSm80, 82, 936, 71, 24},
+    Gpu{"l4", "L4", kSm89, 58, 300, 121, 24},
+    Gpu{"l40s", "L40S", kSm89, 142, 864, 362, 48},
+    Gpu{"rtx4090", "RTX 4090", kSm89, 128, 1008, 165, 24},
+    Gpu{"h100", "H100 SXM", kSm90, 132, 3350, 989, 80},
+    Gpu{"h200", "H200 SXM", kSm90, 132, 4800, 989, 141},
+    Gpu{"b200", "B200", kSm100, 148, 8000, 2250, 180},
+    Gpu{"rtx5090", "RTX 5090", kSm120, 170, 1792, 209, 32},
+};
+
+constexpr Instructions kAvx2Level = InstructionList::set<Avx2, Fma, F16c>();
+constexpr Instructions kAvx512Level =
+    kAvx2Level.plus(InstructionList::set<Avx512f, Avx512bw, Avx512dq, Avx512vl>());
+
+constexpr std::array<std::string_view, 4> kCpuNames = {"auto", "cpu", "cpu.avx2", "cpu.avx512"};
+
+constexpr auto kNames = [] {
+  std::array<std::string_view, kCpuNames.size() + kGpus.size()> names{};
+  std::copy(kCpuNames.begin(), kCpuNames.end(), names.begin());
+  std::transform(kGpus.begin(), kGpus.end(), names.begin() + kCpuNames.size(),
+                 [](const Gpu& gpu) { return gpu.name; });
+  return names;
+}();
+
+DeviceFacts facts_of(const Gpu& gpu) {
+  return {.kind = DeviceKinds::of<device::Cuda>(),
+          .name = std::string(gpu.shown),
+          .has = gpu.has,
+          .cores = gpu.multiprocessors,
+          .read_gbps = gpu.gb_per_second,
+          .peak_gflops = gpu.bf16_tflops * 1000,
+          .memory_bytes = std::int64_t{gpu.gib} << 30};
+}
+
+/// This machine with these instructions. Estimates: a core reads about 10 GB/s until some eight of them fill
+/// the memory channels, and starts two fused multiply-adds a cycle at about 3 GHz.
+DeviceFacts cpu_facts(std::string name, Instructions has) {
+  const int cores = usable_cores();
+  const int lanes = has.has(InstructionList::of<Avx512f>()) ? 16
+                    : has.has(InstructionList::of<Avx2>())  ? 8
+                                                            : 4;
+  return {.kind = DeviceKinds::of<device::Cpu>(),
+          .name = std::move(name),
+          .has = has,
+          .cores = cores,
+          .read_gbps = std::min(cores, 8) * 10.0,
+          .peak_gflops = cores * 3.0 * lanes * 2 * 2,
+          .memory_bytes = memory_bytes()};
+}
+
+}  // namespace
+
+DeviceFacts detect() {
+  Processor processor = this_processor();
+  return cpu_facts(std::move(processor.name), processor.has);
+}
+
+DeviceFacts known_device(std::string_view name) {
+  if (name == "auto" || name == "cpu") return detect();
+  if (name == "cpu.avx2") return cpu_facts("a CPU with AVX2", kAvx2Level);
+  if (name == "cpu.avx512") return cpu_facts("a CPU with AVX-512", kAvx512Level);
+  for (const Gpu& gpu : kGpus)
+    if (gpu.name == name) return facts_of(gpu);
+  fail(ErrorKind::invalid_argument, {.code = "unknown_device",
+                                     .what = "there is no device \"" + std::string(name) + "\"",
+                                     .todo = "known are " + [] {
+                                       std::string list;
+                                       for (const std::string_view known : kNames)
+                                         list += (list.empty() ? "" : ", ") + std::string(known);
+                                       return list;
+                                     }()});
+}
+
+std::span<const std::string_view> known_device_names() { return kNames; }
+
+}  // namespace sluice
