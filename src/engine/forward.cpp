@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+// The forward call. Nothing here allocates; every buffer is the caller's.
+#include <algorithm>
+#include <cstring>
+
+#include "activation/activation.h"
+#include "core/error.h"
+#include "engine/packed_layer.h"
+#include "oracle/oracle.h"
+
+namespace sluice {
+namespace {
+
+constexpr std::size_t kAlign = 64;  // a cache line; what Forward::workspace promises
+
+std::size_t aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+/// Hands out places one behind the other.
+class Places {
+ public:
+  explicit Places(std::size_t start) : end_(start) {}
+  template <class T>
+  std::size_t take(std::size_t count) {
+    return take_bytes(count * sizeof(T));
+  }
+  std::size_t take_bytes(std::size_t bytes) {
+    const std::size_t at = end_;
+    end_ += aligned(bytes);
+    return at;
+  }
+  std::size_t end() const { return end_; }
+
+ private:
+  std::size_t end_;
+};
+
+std::byte* aligned_start(std::span<std::byte> workspace) {
+  const auto address = reinterpret_cast<std::uintptr_t>(workspace.data());
+  return workspace.data() + (aligned(address) - address);
+}
+
+template <class T>
+T* place(const LayerCall& call, std::size_t at) {
+  return reinterpret_cast<T*>(aligned_start(call.workspace) + at);
+}
+
+/// The part of a call that starts at token `first` and has `count` of them.
+LayerCall slice(const LayerCall& call, const LayerSpec& spec, int first, int count) {
+  const std::size_t from = static_cast<std::size_t>(first), tokens = static_cast<std::size_t>(count);
+  const std::size_t experts = static_cast<std::size_t>(spec.routed.experts);
+  const std::ptrdiff_t hidden = std::ptrdiff_t{first} * spec.routed.hidden;
+  const std::ptrdiff_t slot = std::ptrdiff_t{first} * spec.routed.top_k;
+  LayerCall part = call;
+  part.hidden.data = call.hidden.data + first * call.hidden.row_stride;
+  part.hidden.rows = count;
+  if (call.routing.ids) {
+    part.routing.ids += slot;
+    part.routing.weights += slot;
+    part.routing.tokens = count;
+  }
+  if (!call.router_logits.empty())
+    part.router_logits = call.router_logits.subspan(from * experts, tokens * experts);
+  if (!call.token_ids.empty()) part.token_ids = call.token_ids.subspan(from, tokens);
+  if (call.experts_out) part.experts_out += hidden;
+  if (call.block_out) part.block_out += hidden;
+  if (call.topk_ids) part.topk_ids += slot;
+  if (call.topk_weights) part.topk_weights += slot;
+  return part;
+}
+
+}  // namespace
+
+/// Enough for every kernel that a part of `tokens` tokens or fewer may come to, so that the last and smaller
+/// part of a split call fits too, and the size grows with the tokens.
+std::size_t PackedLayer::kernel_bytes(const PackedExperts& packed, int tokens) const {
+  std::size_t bytes = 0;
+  for (const Kernel& kernel : packed.backend.kernels()) {
+    if (kernel.tokens.first > tokens) continue;
+    bytes = std::max(
+        bytes, kernel.workspace_bytes(packed, std::min(tokens, kernel.tokens.last), executor_->workers()));
+  }
+  return bytes;
+}
+
+WorkspaceLayout PackedLayer::layout(int tokens) const {
+  const ExpertsSpec& routed = spec().routed;
+  const std::size_t count = static_cast<std::size_t>(tokens);
+  const std::size_t hidden = count * static_cast<std::size_t>(routed.hidden);
+  const std::size_t slots = count * static_cast<std::size_t>(routed.top_k);
+  WorkspaceLayout at;
+
+  Places router(0);
+  at.router_rows = router.take<float>(hidden);
+  at.logits = router.take<float>(count * static_cast<std::size_t>(routed.experts));
+  at.top_k = router.take_bytes(top_k_scratch_bytes(spec().router));
+  std::size_t in_turn = std::max(router.end(), aligned(kernel_bytes(*routed_, tokens)));
+  if (shared_) in_turn = std::max(in_turn, aligned(kernel_bytes(*shared_, tokens)));
+
+  Places kept(in_turn);
+  at.ids = kept.take<std::int32_t>(slots);
+  at.weights = kept.take<float>(slots);
+  if (shared_) {
+    at.shared_ids = kept.take<std::int32_t>(count);
+    at.shared_weights = kept.take<float>(count);
+    at.shared_out = kept.take<float>(hidden);
+  }
+  at.bytes = kept.end() + kAlign - 1;
+  return at;
+}
+
+/// The most tokens whose workspace is no larger than the call's.
+int PackedLayer::tokens_at_once(const LayerCall& call) const {
+  const auto fits = [&](int tokens) { return layout(tokens).bytes <= call.workspace.size(); };
+  if (fits(call.hidden.rows)) return call.hidden.rows;
+  int most = 0, too_many = call.hidden.rows;
+  while (too_many - most > 1) {
+    const int middle = most + (too_many - most) / 2;
+    (fits(middle) ? most : too_many) = middle;
+  }
+  require(most > 0, ErrorKind::invalid_argument, [&] {
+    return ErrorInfo{
+        .code = "workspace_too_small",
+        .what = "the workspace is too small for one token",
+        .why = std::to_string(call.workspace.size()) + " bytes given, " + std::to_string(layout(1).bytes) +
+               " needed",
+        .todo = "Give workspace_bytes(tokens); less than that splits the call, down to workspace_bytes(1)"};
+  });
+  return most;
+}
+
+void PackedLayer::run(const LayerCall& call) const {
+  check(call);
+  if (call.hidden.rows == 0) return;
+  const int step = tokens_at_once(call);
+  for (int first = 0; first < call.hidden.rows; first += step)
+    run_part(slice(call, spec(), first, std::min(step, call.hidden.rows - first)));
+}
+
+void PackedLayer::run_part(const LayerCall& call) const {
+  const WorkspaceLayout at = layout(call.hidden.rows);
+  const Routing routing = route(call, at);
+  const std::size_t slots =
+      static_cast<std::size_t>(routing.tokens) * static_cast<std::size_t>(routing.top_k);
+  if (call.topk_ids) std::copy_n(routing.ids, slots, call.topk_ids);
+  if (call.topk_weights) std::copy_n(routing.weights, slots, call.topk_weights);
+
+  float* const routed_out = call.experts_out ? call.experts_out : call.block_out;
+  if (routed_out == nullptr) return;
+  forward(*routed_, call, routing, routed_out);
+  if (call.block_out) add_shared(call, at, routed_out);
+}
+
+/// The routing as given, or from the logits as given, or from the layer's own.
+Routing PackedLayer::route(const LayerCall& call, const WorkspaceLayout& at) const {
+  if (call.routing.ids) return call.routing;
+  const RouterSpec& router = spec().router;
+  const int tokens = call.hidden.rows;
+  const std::size_t count = static_cast<std::size_t>(tokens);
+  std::span<const float> logits = call.router_logits;
+  if (logits.empty()) {
+    float* const own = place<float>(call, at.logits);
+    router_.logits(call.hidden, *executor_, place<float>(call, at.router_rows), own);
+    logits = {own, count * static_cast<std::size_t>(router.experts)};
+  }
+  const std::size_t slots = count * static_cast<std::size_t>(router.top_k);
+  const std::span<std::int32_t> ids(place<std::int32_t>(call, at.ids), slots);
+  const std::span<float> weights(place<float>(call, at.weights), slots);
+  const std::span<std::byte> scratch(place<std::byte>(call, at.top_k), top_k_scratch_bytes(router));
+  const bool by_id = router.by_token_id;
+  top_k(router,
+        {.logits = logits,
+         .tokens = tokens,
+         .selection_bias = router_.selection_bias(),
+         .table = by_id ? router_.table() : std::span<const std::int32_t>(),
+         .token_ids = by_id ? call.token_ids : std::span<const std::int64_t>()},
+        ids, weights, scratch);
+  return {ids.data(), weights.data(), tokens, router.top_k};
+}
+
+/// Every token goes to the one shared expert, with weight 1 or sigmoid(g . x).
+Routing PackedLayer::route_shared(const LayerCall& call, const WorkspaceLayout& at) const {
+  const int tokens = call.hidden.rows;
+  auto* const ids = place<std::int32_t>(call, at.shared_ids);
+  auto* const weights = place<float>(call, at.shared_weights);
+  std::fill_n(ids, tokens, 0);
+  std::fill_n(weights, tokens, 1.0f);
+  if (!shared_gate_.empty()) {
+    float* const rows = place<float>(call, at.router_rows);
+    const std::ptrdiff_t hidden = spec().routed.hidden;
+    parallel_for(*executor_, tokens, [&](int token, int) {
+      float* const row = rows + token * hidden;
+      read_row(call.hidden, token, row);
+      weights[token] = activation::sigmoid(dot(shared_gate_.data(), row, spec().routed.hidden));
+    });
+  }
+  return {ids, weights, tokens, 1};
+}
+
+void PackedLayer::forward(const PackedExperts& packed, const LayerCall& call, const Routing& routing,
+                          float* output) const {
+  const Kernel* kernel = kernel_for(packed.backend, call.hidden.rows);
+  require(kernel != nullptr, ErrorKind::unsupported, [&] {
+    return ErrorInfo{.code = "no_kernel",
+                     .what = std::string(packed.backend.name) + " has no kernel for " +
+                             std::to_string(call.hidden.rows) + " tokens",
+                     .todo = "Give fewer tokens at a time"};
+  });
+  const bool is_routed = &packed == routed_.get();
+  const std::size_t bytes = kernel_bytes(packed, call.hidden.rows);
+  kernel->run(packed, {.input = call.hidden,
+                       .routing = routing,
+                       .expert_map = is_routed ? std::span<const std::int32_t>(expert_map_)
+                                               : std::span<const std::int32_t>(),
+                       .output = output,
+                       .workspace = {place<std::byte>(call, 0), bytes},
+                       .executor = executor_.get()});
+}
+
+void PackedLayer::add_shared(const LayerCall& call, const WorkspaceLayout& at,
+                             const float* routed_out) const {
+  const std::ptrdiff_t hidden = spec().routed.hidden;
+  const float* shared_out = nullptr;
+  if (shared_) {
+    const Routing routing = route_shared(call, at);
+    forward(*shared_, call, routing, place<float>(call, at.shared_out));
+    shared_out = place<float>(call, at.shared_out);
+  }
+  parallel_for(*executor_, call.hidden.rows, [&](int token, int) {
+    const float* const routed = routed_out + token * hidden;
+    float* const block = call.block_out + token * hidden;
+    if (shared_out == nullptr) {
+      if (block != routed) std::copy_n(routed, hidden, block);
+      return;
+    }
+    const float* const shared = shared_out + token * hidden;
+    for (std::ptrdiff_t i = 0; i < hidden; ++i) block[i] = routed[i] + shared[i];
+  });
+}
+
+}  // namespace sluice

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// The public face of a packed layer.
+#include "sluice/layer.h"
+
+#include "engine/packed_layer.h"
+
+namespace sluice {
+
+struct Layer::State {
+  PackedLayer layer;
+};
+
+Layer::Layer(const Plan& plan, const LayerWeights& weights, LayerOptions options)
+    : state_(new State{PackedLayer(plan, weights, std::move(options))}) {}
+Layer::Layer(Layer&&) noexcept = default;
+Layer& Layer::operator=(Layer&&) noexcept = default;
+Layer::~Layer() = default;
+
+const Plan& Layer::plan() const { return state_->layer.plan(); }
+std::int64_t Layer::packed_bytes() const { return state_->layer.packed_bytes(); }
+std::size_t Layer::workspace_bytes(int tokens) const { return state_->layer.workspace_bytes(tokens); }
+void Layer::run(const LayerCall& call) const { state_->layer.run(call); }
+
+}  // namespace sluice

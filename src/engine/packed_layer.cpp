@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a plan and canonical weights to a layer that runs.
+#include "engine/packed_layer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <new>
+
+#include "core/error.h"
+#include "engine/memory.h"
+#include "oracle/oracle.h"
+
+namespace sluice {
+namespace {
+
+const Backend& chosen_backend(const Plan& plan) {
+  if (plan.chosen.empty()) throw Unsupported(plan);
+  const Backend* backend = find_backend(plan.chosen, backends());
+  require(backend != nullptr, ErrorKind::invalid_argument, [&] {
+    return ErrorInfo{.code = "unknown_backend",
+                     .what = fmt::format("the plan chose '{}', which this build does not have", plan.chosen),
+                     .todo = "Choose again with this build"};
+  });
+  const DeviceFacts here = detect();
+  const Instructions absent = backend->can.uses.minus(here.has);
+  require(absent.empty(), ErrorKind::device, [&] {
+    return ErrorInfo{.code = "missing_instructions",
+                     .what = fmt::format("{} cannot run here", plan.chosen),
+                     .why = fmt::format("{} lacks {}; the plan was made for {}", here.name, absent.str(),
+                                        plan.request.device.name),
+                     .todo = "Plan for this machine: Request::device = sluice::detect()"};
+  });
+  return *backend;
+}
+
+void check_map(std::span<const std::int32_t> map, const ExpertsSpec& spec, const Backend& backend) {
+  const auto bad = [](std::string why) {
+    return ErrorInfo{
+        .code = "bad_expert_map",
+        .what = "the expert map does not fit the layer",
+        .why = std::move(why),
+        .todo = "Give an entry an expert: the position of its weights, or -1 where they are elsewhere"};
+  };
+  require(!map.empty() || spec.local_experts == spec.experts, ErrorKind::invalid_argument, [&] {
+    return bad(
+        fmt::format("{} of {} experts are here, but there is no map", spec.local_experts, spec.experts));
+  });
+  if (map.empty()) return;
+  require(std::ssize(map) == spec.experts, ErrorKind::invalid_argument,
+          [&] { return bad(fmt::format("{} entries for {} experts", map.size(), spec.experts)); });
+  const auto outside =
+      std::ranges::find_if(map, [&](std::int32_t at) { return at < -1 || at >= spec.local_experts; });
+  require(outside == map.end(), ErrorKind::invalid_argument, [&] {
+    return bad(fmt::format("expert {} is mapped to {}, and {} are here", outside - map.begin(), *outside,
+                           spec.local_experts));
+  });
+  require(backend.can.features.has(Features::of<feature::ExpertMap>()), ErrorKind::unsupported,
+          [&] { return bad(fmt::format("{} has no expert_map", backend.name)); });
+}
+
+void check_memory(std::int64_t wanted, const Backend& backend) {
+  const std::int64_t left = available_memory().value_or(wanted);
+  require(wanted <= left, ErrorKind::out_of_memory, [&] {
+    return ErrorInfo{
+        .code = "does_not_fit",
+        .what = fmt::format("packing the layer for {} takes {}, {} are free", backend.name,
+                            bytes_text(wanted), bytes_text(left)),
+        .why = "the packed weights are held beside the mapped file",
+        .todo = "Free memory, raise the container's limit, or keep fewer experts here with an expert map"};
+  });
+}
+
+/// One of several packings reports as a part of the whole.
+Progress part_of(const Progress& whole, std::int64_t before, std::int64_t share, std::int64_t all) {
+  if (!whole) return {};
+  return [&whole, before, share, all](std::int64_t done, std::int64_t total) {
+    const double part = total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 1.0;
+    whole(before + static_cast<std::int64_t>(part * static_cast<double>(share)), all);
+  };
+}
+
+}  // namespace
+
+PackedLayer::PackedLayer(const Plan& plan, const LayerWeights& weights, LayerOptions options)
+    : plan_(plan), expert_map_(std::move(options.expert_map)), executor_(std::move(options.executor)) {
+  const Backend& backend = chosen_backend(plan);
+  validate(spec(), weights);
+  check_map(expert_map_, spec().routed, backend);
+  if (!executor_) executor_ = make_thread_team();
+  pack(weights, options.progress);
+  router_ = Router(spec().router, weights.router);
+  shared_gate_ = to_floats(weights.shared_gate);
+}
+
+void PackedLayer::pack(const LayerWeights& weights, const Progress& progress) {
+  const Backend& backend = *find_backend(plan_.chosen, backends());
+  const std::int64_t routed_bytes = backend.packed_bytes(spec().routed);
+  const std::int64_t shared_bytes = spec().shared ? backend.packed_bytes(spec().shared->experts) : 0;
+  const std::int64_t all = routed_bytes + shared_bytes;
+  check_memory(all, backend);
+  try {
+    routed_ = backend.pack(
+        {spec().routed, weights.routed, weights.owner, *executor_, part_of(progress, 0, routed_bytes, all)});
+    if (spec().shared)
+      shared_ = backend.pack({spec().shared->experts, weights.shared, weights.owner, *executor_,
+                              part_of(progress, routed_bytes, shared_bytes, all)});
+  } catch (const std::bad_alloc&) {
+    fail(ErrorKind::out_of_memory,
+         {.code = "does_not_fit",
+          .what = fmt::format("packing the layer for {} takes {}, which the system refused", backend.name,
+                              bytes_text(all)),
+          .todo = "Raise the limit on this process, or keep fewer experts here"});
+  }
+}
+
+std::int64_t PackedLayer::packed_bytes() const { return routed_->bytes() + (shared_ ? shared_->bytes() : 0); }
+
+}  // namespace sluice

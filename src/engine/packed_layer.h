@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// What stands behind sluice::Layer: routed and shared experts packed by one backend, the router, and the
+// forward call.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/router.h"
+#include "experts/backend.h"
+#include "sluice/layer.h"
+
+namespace sluice {
+
+/// Where the parts of a workspace lie, in bytes from an aligned start. The size query and the forward call
+/// both read this, so they cannot disagree.
+struct WorkspaceLayout {
+  // One place, used in turn: by the router, then by the routed experts' kernel, then by the shared expert's.
+  std::size_t kernel = 0;
+  std::size_t router_rows = 0, logits = 0, top_k = 0;
+
+  std::size_t ids = 0, weights = 0;
+  std::size_t shared_ids = 0, shared_weights = 0, shared_out = 0;
+  std::size_t bytes = 0;  // in all, with what aligning the start may cost
+};
+
+class PackedLayer {
+ public:
+  PackedLayer(const Plan& plan, const LayerWeights& weights, LayerOptions options);
+
+  const Plan& plan() const { return plan_; }
+  std::int64_t packed_bytes() const;
+  std::size_t workspace_bytes(int tokens) const { return tokens > 0 ? layout(tokens).bytes : 0; }
+  void run(const LayerCall& call) const;
+
+ private:
+  const LayerSpec& spec() const { return plan_.request.layer; }
+  void pack(const LayerWeights& weights, const Progress& progress);
+
+  // forward.cpp
+  WorkspaceLayout layout(int tokens) const;
+  std::size_t kernel_bytes(const PackedExperts& packed, int tokens) const;
+  int tokens_at_once(const LayerCall& call) const;
+  void run_part(const LayerCall& call) const;
+  Routing route(const LayerCall& call, const WorkspaceLayout& at) const;
+  Routing route_shared(const LayerCall& call, const WorkspaceLayout& at) const;
+  void forward(const PackedExperts& packed, const LayerCall& call, const Routing& routing,
+               float* output) const;
+  void add_shared(const LayerCall& call, const WorkspaceLayout& at, const float* routed_out) const;
+
+  // validate_call.cpp
+  void check(const LayerCall& call) const;
+  void check_rows(const RowsView& hidden) const;
+  void check_routing(const LayerCall& call) const;
+  void check_token_ids(const LayerCall& call) const;
+
+  Plan plan_;
+  std::vector<std::int32_t> expert_map_;
+  std::shared_ptr<Executor> executor_;
+  std::unique_ptr<PackedExperts> routed_;
+  std::unique_ptr<PackedExperts> shared_;
+  Router router_;
+  std::vector<float> shared_gate_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// A call's views fit the layer. Shapes only: the values of a call are never refused, except token ids, which
+// index the router's table.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "engine/packed_layer.h"
+
+namespace sluice {
+namespace {
+
+template <class... Args>
+void need(bool ok, std::string_view code, fmt::format_string<Args...> what, const Args&... args) {
+  require(ok, ErrorKind::invalid_argument, [&] {
+    std::string text = fmt::vformat(what, fmt::make_format_args(args...));
+    return ErrorInfo{
+        .code = std::string(code), .what = std::move(text), .todo = "See LayerCall in sluice/layer.h"};
+  });
+}
+
+std::int64_t product(int a, int b) { return std::int64_t{a} * b; }
+
+}  // namespace
+
+void PackedLayer::check(const LayerCall& call) const {
+  check_rows(call.hidden);
+  check_routing(call);
+  if (!call.routing.ids && spec().router.by_token_id) check_token_ids(call);
+}
+
+void PackedLayer::check_rows(const RowsView& hidden) const {
+  const std::ptrdiff_t row_bytes = std::ptrdiff_t{spec().routed.hidden} * bits(hidden.dtype) / 8;
+  need(hidden.rows >= 0, "bad_hidden", "hidden: {} rows", hidden.rows);
+  need(hidden.width == spec().routed.hidden, "bad_hidden", "hidden: {} wide, the layer is {}", hidden.width,
+       spec().routed.hidden);
+  need(hidden.dtype == DType::bf16 || hidden.dtype == DType::f16 || hidden.dtype == DType::f32, "bad_hidden",
+       "hidden: {} is none of BF16, F16, F32", name(hidden.dtype));
+  need(hidden.rows == 0 || hidden.data != nullptr, "bad_hidden", "hidden: {} rows and no data", hidden.rows);
+  need(hidden.rows < 2 || hidden.row_stride >= row_bytes, "bad_hidden",
+       "hidden: rows of {} bytes are {} bytes apart", row_bytes, hidden.row_stride);
+}
+
+void PackedLayer::check_routing(const LayerCall& call) const {
+  const Routing& routing = call.routing;
+  const RouterSpec& router = spec().router;
+  const int tokens = call.hidden.rows;
+  const bool given = routing.ids != nullptr || routing.weights != nullptr;
+  need(!given || call.router_logits.empty(), "bad_routing",
+       "routing: give routing or router_logits, not both");
+  if (given) {
+    need(routing.ids != nullptr && routing.weights != nullptr, "bad_routing",
+         "routing: ids and weights come together");
+    need(routing.tokens == tokens, "bad_routing", "routing: {} tokens, hidden has {}", routing.tokens,
+         tokens);
+    need(routing.top_k == router.top_k, "bad_routing", "routing: {} ids a token, the layer has top_k {}",
+         routing.top_k, router.top_k);
+    return;
+  }
+  if (tokens == 0) return;
+  need(call.router_logits.empty() || std::ssize(call.router_logits) == product(tokens, router.experts),
+       "bad_routing", "router_logits: {} numbers for {} tokens and {} experts", call.router_logits.size(),
+       tokens, router.experts);
+  need(!call.router_logits.empty() || router_.has_weight(), "no_router",
+       "the layer's weights came without a router: give routing or router_logits");
+  need(!router.selection_bias || !router_.selection_bias().empty(), "no_router",
+       "the layer's weights came without the selection bias that its router adds: give routing");
+}
+
+void PackedLayer::check_token_ids(const LayerCall& call) const {
+  const std::int64_t vocabulary = std::ssize(router_.table()) / spec().router.top_k;
+  if (call.hidden.rows == 0) return;
+  need(vocabulary > 0, "no_router", "the layer's weights came without the table of token ids: give routing");
+  need(std::ssize(call.token_ids) == call.hidden.rows, "bad_token_ids",
+       "token_ids: {} for {} tokens; this layer routes by token id", call.token_ids.size(), call.hidden.rows);
+  const auto bad =
+      std::ranges::find_if(call.token_ids, [&](std::int64_t id) { return id < 0 || id >= vocabulary; });
+  need(bad == call.token_ids.end(), "bad_token_ids", "token_ids: {} is outside the vocabulary of {}",
+       bad == call.token_ids.end() ? 0 : *bad, vocabulary);
+}
+
+}  // namespace sluice

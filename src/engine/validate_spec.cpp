@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// validate(LayerSpec): the numbers of a spec make sense together.
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "activation/activation.h"
+#include "core/error.h"
+#include "format/formats.h"
+#include "sluice/spec.h"
+
+namespace sluice {
+namespace {
+
+/// Throws invalid_argument "bad_spec". `whose` is "routed experts", "shared expert" or "router".
+class Checker {
+ public:
+  explicit Checker(std::string_view whose) : whose_(whose) {}
+
+  template <class... Args>
+  void need(bool ok, fmt::format_string<Args...> why, const Args&... args) const {
+    require(ok, ErrorKind::invalid_argument, [&] {
+      return ErrorInfo{.code = "bad_spec",
+                       .what = fmt::format("the spec of the {} does not make sense", whose_),
+                       .why = fmt::vformat(why, fmt::make_format_args(args...)),
+                       .todo = "Correct the spec; Checkpoint::spec fills one from a model's files"};
+    });
+  }
+
+ private:
+  std::string_view whose_;
+};
+
+void check_params(const ExpertsSpec& spec, const Checker& check) {
+  const ActivationParams& params = spec.params;
+  const activation::Reads reads = Activations::visit(spec.activation, []<class A>() { return A::reads; });
+  const std::string_view name = spec.activation.str();
+  check.need(params.limit > 0, "limit is {}; no limit is infinity, and a limit of 0 would leave nothing",
+             params.limit);
+  check.need(std::isfinite(params.slope) && std::isfinite(params.shift),
+             "slope {} and shift {} must be finite", params.slope, params.shift);
+  check.need(reads.limit || std::isinf(params.limit), "{} has no limit, the spec says {}", name,
+             params.limit);
+  check.need(reads.slope || params.slope == 1, "{} has no slope, the spec says {}", name, params.slope);
+  check.need(reads.shift || params.shift == 0, "{} has no shift, the spec says {}", name, params.shift);
+}
+
+/// Formats with groups along a row have no partial group: 2880 columns are 90 groups of 32.
+void check_groups(Format format, int columns, const Checker& check) {
+  const format::Geometry& shape = geometry(format);
+  const bool whole = shape.group_rows != 1 || shape.group_cols == 0 || columns % shape.group_cols == 0;
+  check.need(whole, "{} has a scale for {} columns, and {} columns do not divide", format.str(),
+             shape.group_cols, columns);
+}
+
+void check_experts(const ExpertsSpec& spec, const Checker& check) {
+  check.need(spec.hidden > 0 && spec.intermediate > 0, "hidden {} and intermediate {} must be positive",
+             spec.hidden, spec.intermediate);
+  check.need(spec.experts > 0, "{} experts", spec.experts);
+  check.need(spec.local_experts >= 0 && spec.local_experts <= spec.experts, "{} of {} experts are here",
+             spec.local_experts, spec.experts);
+  check.need(spec.top_k > 0 && spec.top_k <= spec.experts, "top_k {} of {} experts", spec.top_k,
+             spec.experts);
+  const bool gated = is_gated(spec.activation);
+  check.need(gated == spec.formats.gate.has_value(), "{} has {} gate matrix, the spec says otherwise",
+             spec.activation.str(), gated ? "a" : "no");
+  check_params(spec, check);
+  if (spec.formats.gate) check_groups(*spec.formats.gate, spec.hidden, check);
+  check_groups(spec.formats.up, spec.hidden, check);
+  check_groups(spec.formats.down, spec.intermediate, check);
+}
+
+void check_router(const RouterSpec& router, const ExpertsSpec& routed) {
+  const Checker check("router");
+  check.need(router.experts == routed.experts && router.top_k == routed.top_k,
+             "it selects {} of {}, the experts are {} of {}", router.top_k, router.experts, routed.top_k,
+             routed.experts);
+  check.need(router.groups > 0 && router.experts % router.groups == 0,
+             "{} experts do not divide into {} groups", router.experts, router.groups);
+  check.need(router.groups_kept > 0 && router.groups_kept <= router.groups, "{} of {} groups are kept",
+             router.groups_kept, router.groups);
+  check.need(router.top_k <= router.groups_kept * (router.experts / router.groups),
+             "top_k {} is more than the experts of {} groups", router.top_k, router.groups_kept);
+  check.need(std::isfinite(router.scale), "scale is {}", router.scale);
+}
+
+void check_shared(const ExpertsSpec& shared, const ExpertsSpec& routed) {
+  const Checker check("shared expert");
+  check_experts(shared, check);
+  check.need(shared.hidden == routed.hidden, "hidden {}, the routed experts have {}", shared.hidden,
+             routed.hidden);
+  check.need(shared.experts == 1 && shared.local_experts == 1 && shared.top_k == 1,
+             "{} experts ({} here), top {}; several shared experts are one wider one", shared.experts,
+             shared.local_experts, shared.top_k);
+  check.need(!shared.weight_on_input, "weight_on_input is for routed experts");
+}
+
+}  // namespace
+
+void validate(const LayerSpec& spec) {
+  check_experts(spec.routed, Checker("routed experts"));
+  check_router(spec.router, spec.routed);
+  if (spec.shared) check_shared(spec.shared->experts, spec.routed);
+}
+
+}  // namespace sluice

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// validate(LayerSpec, LayerWeights): the views have the shapes, formats and biases that the spec promises.
+// The tensor named in an error is the place in LayerWeights, for example routed[17].down.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "format/formats.h"
+#include "format/scales.h"
+#include "sluice/spec.h"
+
+namespace sluice {
+namespace {
+
+/// Throws invalid_argument "bad_weights" about one view.
+class Checker {
+ public:
+  explicit Checker(std::string where) : where_(std::move(where)) {}
+
+  template <class... Args>
+  void need(bool ok, fmt::format_string<Args...> why, const Args&... args) const {
+    require(ok, ErrorKind::invalid_argument, [&] {
+      return ErrorInfo{.code = "bad_weights",
+                       .what = "the weights are not what the spec promises",
+                       .tensor = where_,
+                       .why = fmt::vformat(why, fmt::make_format_args(args...)),
+                       .todo = "Make the views fit the spec; Checkpoint::weights makes both from one file"};
+    });
+  }
+
+  Checker at(std::string_view part) const { return Checker(fmt::format("{}.{}", where_, part)); }
+
+ private:
+  std::string where_;
+};
+
+void check_scales(const WeightMatrix& matrix, const Checker& check) {
+  const format::Geometry& shape = geometry(matrix.format);
+  if (!shape.scaled) return;
+  check.need(matrix.scales.data != nullptr, "{} without scales", matrix.format.str());
+  check.need(accepts_scales(matrix.format, matrix.scales.dtype), "scales of {} are {}", matrix.format.str(),
+             name(matrix.scales.dtype));
+}
+
+void check_matrix(const WeightMatrix& matrix, const WeightMatrix& want, const Checker& check) {
+  check.need(matrix.format == want.format, "it is {}, the spec says {}", matrix.format.str(),
+             want.format.str());
+  check.need(matrix.rows == want.rows && matrix.cols == want.cols, "it is {}x{}, the spec says {}x{}",
+             matrix.rows, matrix.cols, want.rows, want.cols);
+  check.need(matrix.codes != nullptr, "no data");
+  const int bits = geometry(matrix.format).code_bits;
+  check.need(bits < 8 || matrix.cols == 1 || matrix.col_stride != 0, "col_stride is 0");
+  check_scales(matrix, check);
+}
+
+void check_vector(const VectorView& vector, bool wanted, std::int64_t size, const Checker& check) {
+  check.need(static_cast<bool>(vector) == wanted, "{}", wanted ? "missing" : "the spec has none");
+  if (!wanted) return;
+  check.need(vector.size == size, "{} elements, the spec says {}", vector.size, size);
+  check.need(format::is_number(vector.dtype), "{} is no type for it", name(vector.dtype));
+}
+
+void check_expert(const ExpertWeights& expert, const ExpertsSpec& spec, const Checker& check) {
+  const auto wants = [](Format format, std::int64_t rows, std::int64_t cols) {
+    return WeightMatrix{.format = format, .rows = rows, .cols = cols};
+  };
+  const MatrixFormats& formats = spec.formats;
+  const bool gated = formats.gate.has_value();
+  check.need(expert.gate.has_value() == gated, "gate: {}", gated ? "missing" : "the activation has none");
+  if (gated)
+    check_matrix(*expert.gate, wants(*formats.gate, spec.intermediate, spec.hidden), check.at("gate"));
+  check_matrix(expert.up, wants(formats.up, spec.intermediate, spec.hidden), check.at("up"));
+  check_matrix(expert.down, wants(formats.down, spec.hidden, spec.intermediate), check.at("down"));
+  check_vector(expert.gate_bias, spec.gate_up_bias && gated, spec.intermediate, check.at("gate_bias"));
+  check_vector(expert.up_bias, spec.gate_up_bias, spec.intermediate, check.at("up_bias"));
+  check_vector(expert.down_bias, spec.down_bias, spec.hidden, check.at("down_bias"));
+}
+
+void check_experts(std::span<const ExpertWeights> experts, const ExpertsSpec& spec, std::string_view set) {
+  Checker(std::string(set))
+      .need(std::ssize(experts) == spec.local_experts, "{} experts, the spec says {}", experts.size(),
+            spec.local_experts);
+  for (std::size_t e = 0; e < experts.size(); ++e)
+    check_expert(experts[e], spec, Checker(fmt::format("{}[{}]", set, e)));
+}
+
+/// A router may be left out whole, for callers that bring their own logits or routing; what is there must
+/// fit.
+void check_router(const RouterWeights& weights, const LayerSpec& spec) {
+  const RouterSpec& router = spec.router;
+  const Checker check("router");
+  const bool whole = weights.weight.has_value();
+  if (whole) {
+    check_matrix(*weights.weight,
+                 {.format = weights.weight->format, .rows = router.experts, .cols = spec.routed.hidden},
+                 check.at("weight"));
+    check.at("weight").need(!geometry(weights.weight->format).scaled, "{}, but routers are plain numbers",
+                            weights.weight->format.str());
+  }
+  const auto check_optional = [&](const VectorView& vector, bool in_spec, std::string_view part) {
+    if (vector || (whole && in_spec)) check_vector(vector, in_spec, router.experts, check.at(part));
+  };
+  check_optional(weights.bias, router.bias, "bias");
+  check_optional(weights.selection_bias, router.selection_bias, "selection_bias");
+
+  const Checker table = check.at("table");
+  table.need(weights.table.empty() || router.by_token_id, "the spec does not route by token id");
+  table.need(!weights.table.empty() || !whole || !router.by_token_id, "missing, the spec routes by token id");
+  table.need(std::ssize(weights.table) % router.top_k == 0, "{} ids do not divide into rows of top_k {}",
+             weights.table.size(), router.top_k);
+  const auto outside =
+      std::ranges::find_if(weights.table, [&](std::int32_t id) { return id < 0 || id >= router.experts; });
+  table.need(outside == weights.table.end(), "expert {} of {}", outside == weights.table.end() ? 0 : *outside,
+             router.experts);
+}
+
+}  // namespace
+
+void validate(const LayerSpec& spec, const LayerWeights& weights) {
+  validate(spec);
+  check_experts(weights.routed, spec.routed, "routed");
+  if (spec.shared) {
+    check_experts(weights.shared, spec.shared->experts, "shared");
+  } else {
+    Checker("shared").need(weights.shared.empty(), "the spec has no shared expert");
+  }
+  check_vector(weights.shared_gate, spec.shared && spec.shared->sigmoid_gate, spec.routed.hidden,
+               Checker("shared_gate"));
+  check_router(weights.router, spec);
+}
+
+}  // namespace sluice
