@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "testing/drawn_layer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <numeric>
+
+#include "core/bits.h"
+#include "format/bf16.h"
+#include "format/f16.h"
+#include "format/formats.h"
+#include "testing/draw.h"
+
+namespace sluice::testing {
+namespace {
+
+// Exact layers. Every token has 3 in the anchor columns, and a gate row that is not all zeros has 1 there, so
+// with kGateTerms other terms of at most 3 the gate is at least 3 * kAnchors - 3 * kGateTerms = 60, less a
+// bias of 2.
+constexpr int kAnchors = 24;
+constexpr int kGateTerms = 4, kUpTerms = 6, kDownTerms = 8;  // non-zero weights of a row
+constexpr int kStep = 7919;  // a prime above any width drawn here: multiples of it visit every column
+
+/// True for kAnchors columns, spread over the row.
+bool is_anchor(std::int64_t column, int hidden) { return column * kStep % hidden < kAnchors; }
+
+/// The memory behind a LayerWeights.
+struct Owner {
+  std::vector<std::unique_ptr<format::Encoded>> matrices;
+  std::vector<std::unique_ptr<std::vector<std::byte>>> vectors;
+};
+
+struct Shape {
+  std::int64_t rows = 0, cols = 0;
+};
+
+/// The code of -1, 0 or 1 in a format of 4 bits (E2M1) or 8 (E4M3).
+unsigned code_of(int value, int bits) {
+  const unsigned one = bits == 4 ? 0x2 : 0x38, sign = bits == 4 ? 0x8 : 0x80;
+  return value == 0 ? 0 : value > 0 ? one : one | sign;
+}
+
+void write_codes(const std::vector<float>& values, int bits, std::vector<std::byte>& codes) {
+  std::ranges::fill(codes, std::byte{0});
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const unsigned code = code_of(static_cast<int>(values[i]), bits);
+    const std::size_t at = bits == 4 ? i / 2 : i;  // rows have an even number of columns
+    codes[at] |= std::byte(bits == 4 && i % 2 == 1 ? code << 4 : code);
+  }
+}
+
+/// Scales of 1 and 2, drawn.
+void write_scales(Draw& draw, DType dtype, std::vector<std::byte>& scales) {
+  const std::size_t width = static_cast<std::size_t>(bits(dtype)) / 8;
+  for (std::size_t at = 0; at < scales.size(); at += width) {
+    const bool two = draw.below(2) == 1;
+    if (dtype == DType::f32) {
+      store<float>(scales.data() + at, two ? 2.0f : 1.0f);
+    } else {  // e8m0: the exponent plus 127; e4m3: 0x38 is 1, 0x40 is 2
+      const bool power = dtype == DType::f8_e8m0 || dtype == DType::u8;
+      scales[at] = power ? std::byte(two ? 128 : 127) : std::byte(two ? 0x40 : 0x38);
+    }
+  }
+}
+
+class LayerDraw {
+ public:
+  LayerDraw(const LayerSpec& spec, Numbers numbers, std::uint64_t seed)
+      : spec_(spec), exact_(numbers == Numbers::exact), draw_(seed), owner_(std::make_shared<Owner>()) {}
+
+  LayerWeights layer() {
+    LayerWeights weights;
+    for (int e = 0; e < spec_.routed.local_experts; ++e) weights.routed.push_back(expert(spec_.routed));
+    if (spec_.shared) {
+      weights.shared.push_back(expert(spec_.shared->experts));
+      if (spec_.shared->sigmoid_gate) weights.shared_gate = shared_gate();
+    }
+    weights.router = router();
+    weights.owner = owner_;
+    return weights;
+  }
+
+ private:
+  ExpertWeights expert(const ExpertsSpec& spec) {
+    const Shape wide{spec.intermediate, spec.hidden}, tall{spec.hidden, spec.intermediate};
+    const bool limited = std::isfinite(spec.params.limit);
+    const double reach = (limited ? spec.params.limit : 1.5) / std::sqrt(static_cast<double>(spec.hidden));
+    ExpertWeights expert{
+        .up = matrix(spec.formats.up, wide, exact_ ? sparse(wide, kUpTerms) : normal(wide, reach)),
+        .down = matrix(spec.formats.down, tall,
+                       exact_ ? sparse(tall, kDownTerms)
+                              : normal(tall, 1 / std::sqrt(static_cast<double>(spec.intermediate))))};
+    if (spec.formats.gate)
+      expert.gate = matrix(*spec.formats.gate, wide, exact_ ? gates(wide) : normal(wide, reach));
+    if (spec.gate_up_bias) {
+      expert.up_bias = bias(spec.intermediate);
+      if (spec.formats.gate) expert.gate_bias = gate_bias(*expert.gate);
+    }
+    if (spec.down_bias) expert.down_bias = bias(spec.hidden);
+    return expert;
+  }
+
+  /// Normal numbers whose size differs by up to four times from one 16 columns to the next.
+  std::vector<float> normal(Shape shape, double deviation) {
+    std::vector<float> values(static_cast<std::size_t>(shape.rows * shape.cols));
+    // The mean square of 2^u, u uniform in [-1, 1], is (4 - 1/4) / (4 ln 2).
+    const double unit = deviation / std::sqrt(3.75 / (4 * std::log(2.0)));
+    double size = 1;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (i % 16 == 0) size = std::exp2(2 * draw_.uniform() - 1);
+      values[i] = static_cast<float>(unit * size * draw_.normal());
+    }
+    return values;
+  }
+
+  /// `terms` weights of -1 or 1 a row, elsewhere 0.
+  std::vector<float> sparse(Shape shape, int terms) {
+    std::vector<float> values(static_cast<std::size_t>(shape.rows * shape.cols));
+    for (std::int64_t row = 0; row < shape.rows; ++row)
+      for (int term = 0; term < terms; ++term) values[at(shape, row, draw_.below(shape.cols))] = sign();
+    return values;
+  }
+
+  /// A quarter of the rows all zeros, the others 1 at the anchors and a few other terms.
+  std::vector<float> gates(Shape shape) {
+    std::vector<float> values(static_cast<std::size_t>(shape.rows * shape.cols));
+    for (std::int64_t row = 0; row < shape.rows; ++row) {
+      if (draw_.below(4) == 0) continue;
+      for (int term = 0; term < kGateTerms; ++term) values[at(shape, row, draw_.below(shape.cols))] = sign();
+      for (std::int64_t column = 0; column < shape.cols; ++column)
+        if (is_anchor(column, spec_.routed.hidden)) values[at(shape, row, column)] = 1;
+    }
+    return values;
+  }
+
+  static std::size_t at(Shape shape, std::int64_t row, std::int64_t column) {
+    return static_cast<std::size_t>(row * shape.cols + column);
+  }
+
+  float sign() { return draw_.below(2) == 0 ? -1.0f : 1.0f; }
+
+  WeightMatrix matrix(Format format, Shape shape, const std::vector<float>& values) {
+    auto encoded = std::make_unique<format::Encoded>(encode(format, values.data(), shape.rows, shape.cols));
+    const format::Geometry& how = geometry(format);
+    if (exact_ && how.scaled) {
+      write_codes(values, how.code_bits, encoded->codes);
+      write_scales(draw_, encoded->matrix.scales.dtype, encoded->scales);
+      if (how.second_scale) encoded->matrix.second_scale = draw_.below(2) == 0 ? 1.0f : 2.0f;
+    }
+    owner_->matrices.push_back(std::move(encoded));
+    return owner_->matrices.back()->matrix;
+  }
+
+  VectorView vector(const std::vector<float>& values) {
+    auto bytes = std::make_unique<std::vector<std::byte>>(2 * values.size());
+    for (std::size_t i = 0; i < values.size(); ++i)
+      store<std::uint16_t>(bytes->data() + 2 * i, format::float_to_bf16(values[i]));
+    owner_->vectors.push_back(std::move(bytes));
+    return {owner_->vectors.back()->data(), DType::bf16, std::ssize(values), 2};
+  }
+
+  VectorView bias(int size) {
+    std::vector<float> values(static_cast<std::size_t>(size));
+    for (float& value : values)
+      value = exact_ ? static_cast<float>(draw_.below(5) - 2) : static_cast<float>(0.5 * draw_.normal());
+    return vector(values);
+  }
+
+  /// An exact gate that is 0 stays 0: a sigmoid of 1 or 2 would not be exact.
+  VectorView gate_bias(const WeightMatrix& gate) {
+    if (!exact_) return bias(static_cast<int>(gate.rows));
+    std::vector<float> values(static_cast<std::size_t>(gate.rows)), row(static_cast<std::size_t>(gate.cols));
+    for (std::int64_t r = 0; r < gate.rows; ++r) {
+      decode_row(gate, r, row.data());
+      const bool zero = std::ranges::all_of(row, [](float weight) { return weight == 0; });
+      values[static_cast<std::size_t>(r)] = zero ? 0.0f : static_cast<float>(draw_.below(5) - 2);
+    }
+    return vector(values);
+  }
+
+  /// Exact: 72 for every token, whose sigmoid is 1.
+  VectorView shared_gate() {
+    std::vector<float> values(static_cast<std::size_t>(spec_.routed.hidden));
+    for (std::size_t k = 0; k < values.size(); ++k)
+      values[k] = exact_ ? (is_anchor(static_cast<std::int64_t>(k), spec_.routed.hidden) ? 1.0f : 0.0f)
+                         : static_cast<float>(draw_.normal() / std::sqrt(static_cast<double>(values.size())));
+    return vector(values);
+  }
+
+  RouterWeights router() {
+    const RouterSpec& spec = spec_.router;
+    const Shape shape{spec.experts, spec_.routed.hidden};
+    RouterWeights weights;
+    weights.weight = matrix(
+        Formats::of<format::Bf16>(), shape,
+        exact_ ? sparse(shape, kUpTerms) : normal(shape, 2 / std::sqrt(static_cast<double>(shape.cols))));
+    if (spec.bias) weights.bias = bias(spec.experts);
+    if (spec.selection_bias) weights.selection_bias = bias(spec.experts);
+    if (spec.by_token_id)
+      for (int token = 0; token < kDrawnVocabulary; ++token)
+        for (int k = 0; k < spec.top_k; ++k)
+          weights.table.push_back((token * 5 + k * (token % 3 + 1)) % spec.experts);
+    return weights;
+  }
+
+  const LayerSpec& spec_;
+  const bool exact_;
+  Draw draw_;
+  std::shared_ptr<Owner> owner_;
+};
+
+std::vector<float> draw_hidden(const LayerSpec& spec, Numbers numbers, int tokens, Draw& draw) {
+  const int hidden = spec.routed.hidden;
+  std::vector<float> values;
+  for (int token = 0; token < tokens; ++token)
+    for (int k = 0; k < hidden; ++k) {
+      if (numbers == Numbers::noisy) {
+        values.push_back(static_cast<float>(draw.normal()));
+      } else {
+        values.push_back(is_anchor(k, hidden) ? 3.0f : static_cast<float>(draw.below(7) - 3));
+      }
+    }
+  return values;
+}
+
+std::vector<std::byte> stored(const std::vector<float>& values, DType dtype) {
+  const std::size_t width = static_cast<std::size_t>(bits(dtype)) / 8;
+  std::vector<std::byte> bytes(values.size() * width);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    std::byte* at = bytes.data() + i * width;
+    if (dtype == DType::f32) store<float>(at, values[i]);
+    if (dtype == DType::bf16) store<std::uint16_t>(at, format::float_to_bf16(values[i]));
+    if (dtype == DType::f16) store<std::uint16_t>(at, format::float_to_f16(values[i]));
+  }
+  return bytes;
+}
+
+/// Weights on the input keep the gate above 40, so there is none of 1/2.
+float routing_weight(const LayerSpec& spec, Numbers numbers, Draw& draw) {
+  if (numbers == Numbers::noisy) return static_cast<float>(draw.uniform());
+  const double powers[] = {1, 2, 0.5};
+  return static_cast<float>(powers[draw.below(spec.routed.weight_on_input ? 2 : 3)]);
+}
+
+}  // namespace
+
+LayerWeights draw_weights(const LayerSpec& spec, Numbers numbers, std::uint64_t seed) {
+  return LayerDraw(spec, numbers, seed).layer();
+}
+
+Routing DrawnCall::routing(int top_k) const { return {ids.data(), weights.data(), hidden.rows, top_k}; }
+
+DrawnCall draw_call(const LayerSpec& spec, Numbers numbers, CallShape shape, std::uint64_t seed) {
+  Draw draw(seed);
+  DrawnCall call{.rows = stored(draw_hidden(spec, numbers, shape.tokens, draw), shape.dtype)};
+  const std::ptrdiff_t row_bytes = std::ptrdiff_t{spec.routed.hidden} * bits(shape.dtype) / 8;
+  call.hidden = {call.rows.data(), shape.dtype, shape.tokens, spec.routed.hidden, row_bytes};
+
+  std::vector<std::int32_t> experts(static_cast<std::size_t>(spec.routed.experts));
+  std::iota(experts.begin(), experts.end(), 0);
+  for (int token = 0; token < shape.tokens; ++token) {
+    for (int k = 0; k < spec.routed.top_k; ++k) {
+      std::swap(experts[static_cast<std::size_t>(k)],
+                experts[static_cast<std::size_t>(k + draw.below(spec.routed.experts - k))]);
+      call.ids.push_back(experts[static_cast<std::size_t>(k)]);
+      call.weights.push_back(routing_weight(spec, numbers, draw));
+    }
+    call.token_ids.push_back(draw.below(kDrawnVocabulary));
+  }
+  return call;
+}
+
+}  // namespace sluice::testing
