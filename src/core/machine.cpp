@@ -29,30 +29,14 @@ std::optional<std::int64_t> number_in(const std::string& path) {
   return std::nullopt;
 }
 
-/// The number behind `key` in a file of lines "key number".
-std::optional<std::int64_t> number_behind(const std::string& path, std::string_view key) {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    std::istringstream words(line);
-    std::string word;
-    std::int64_t number = 0;
-    if (words >> word && word == key && words >> number) return number;
-  }
-  return std::nullopt;
-}
-
 void limit_cores(CgroupLimits& limits, std::optional<std::int64_t> quota,
                  std::optional<std::int64_t> period) {
   if (!quota || !period || *quota <= 0 || *period <= 0) return;
   limits.cores = std::min(limits.cores, static_cast<double>(*quota) / static_cast<double>(*period));
 }
 
-void limit_memory(CgroupLimits& limits, std::optional<std::int64_t> limit, std::optional<std::int64_t> used,
-                  std::optional<std::int64_t> reclaimable) {
-  if (!limit) return;
-  limits.memory = std::min(limits.memory, *limit);
-  const std::int64_t held = std::max<std::int64_t>(0, used.value_or(0) - reclaimable.value_or(0));
-  limits.memory_left = std::min(limits.memory_left, std::max<std::int64_t>(0, *limit - held));
+void limit_memory(CgroupLimits& limits, std::optional<std::int64_t> limit) {
+  if (limit) limits.memory = std::min(limits.memory, *limit);
 }
 
 /// One directory of the unified hierarchy (version 2). cpu.max is "quota period" or "max period".
@@ -60,17 +44,14 @@ void read_v2(CgroupLimits& limits, const std::string& directory) {
   std::ifstream file(directory + "/cpu.max");
   std::int64_t quota = 0, period = 0;
   if (file >> quota >> period) limit_cores(limits, quota, period);
-  limit_memory(limits, number_in(directory + "/memory.max"), number_in(directory + "/memory.current"),
-               number_behind(directory + "/memory.stat", "inactive_file"));
+  limit_memory(limits, number_in(directory + "/memory.max"));
 }
 
 /// One directory of a controller of version 1.
 void read_v1(CgroupLimits& limits, const std::string& directory) {
   limit_cores(limits, number_in(directory + "/cpu.cfs_quota_us"),
               number_in(directory + "/cpu.cfs_period_us"));
-  limit_memory(limits, number_in(directory + "/memory.limit_in_bytes"),
-               number_in(directory + "/memory.usage_in_bytes"),
-               number_behind(directory + "/memory.stat", "total_inactive_file"));
+  limit_memory(limits, number_in(directory + "/memory.limit_in_bytes"));
 }
 
 /// Calls `read` for `path` below `mount` and for each of its parents. In a container the path may be one of
@@ -128,11 +109,6 @@ std::int64_t memory_bytes() {
   if (sysinfo(&info) != 0) return 0;
   const std::int64_t machine = static_cast<std::int64_t>(info.totalram) * info.mem_unit;
   return std::min(machine, my_limits().memory);
-}
-
-std::int64_t free_memory_bytes() {
-  const std::int64_t kib = number_behind("/proc/meminfo", "MemAvailable:").value_or(0);
-  return std::min(kib * 1024, my_limits().memory_left);
 }
 
 Instructions instructions_of(const CpuidBits& bits) {

@@ -17,14 +17,10 @@ int usable_cores();
 /// The machine's memory, or the cgroup's limit where that is less.
 std::int64_t memory_bytes();
 
-/// What may still be allocated: the kernel's MemAvailable, and what the cgroup's limit leaves.
-std::int64_t free_memory_bytes();
-
 /// The tightest limits on the way from a process's cgroup to the root. Unlimited where nothing is said.
 struct CgroupLimits {
   double cores = std::numeric_limits<double>::infinity();
   std::int64_t memory = std::numeric_limits<std::int64_t>::max();
-  std::int64_t memory_left = std::numeric_limits<std::int64_t>::max();  // without file pages that can go
 };
 
 /// Reads versions 1 and 2. `membership` is the text of /proc/self/cgroup, `mount` is /sys/fs/cgroup.

@@ -94,8 +94,8 @@ TEST(Devices, ThisMachine) {
   const DeviceFacts facts = detect();
   EXPECT_EQ(facts.kind.str(), "cpu");
   EXPECT_GE(usable_cores(), 1);
-  EXPECT_GT(free_memory_bytes(), 0);
-  EXPECT_LE(free_memory_bytes(), memory_bytes());
+  EXPECT_GT(memory_bytes(), 0);
+  EXPECT_EQ(facts.cores, usable_cores());
 }
 
 // cpuid of processors we know, each with the registers that the operating system saves.
@@ -171,12 +171,9 @@ TEST_F(Cgroup, Version2TakesTheTightestOnTheWayUp) {
   write("cpu.max", "800000 100000\n");
   write("a/b/memory.max", "max\n");
   write("a/memory.max", "4000\n");
-  write("a/memory.current", "1500\n");
-  write("a/memory.stat", "anon 700\ninactive_file 500\nactive_file 100\n");
   const CgroupLimits got = limits("0::/a/b\n");
   EXPECT_DOUBLE_EQ(got.cores, 2.5);
   EXPECT_EQ(got.memory, 4000);
-  EXPECT_EQ(got.memory_left, 3000);
 }
 
 TEST_F(Cgroup, AContainerSeesItsLimitsAtTheRootOfTheMount) {
@@ -190,13 +187,10 @@ TEST_F(Cgroup, Version1) {
   write("cpu,cpuacct/cpu.cfs_quota_us", "-1\n");
   write("cpu,cpuacct/cpu.cfs_period_us", "100000\n");
   write("memory/job/memory.limit_in_bytes", "9000\n");
-  write("memory/job/memory.usage_in_bytes", "2000\n");
-  write("memory/job/memory.stat", "inactive_file 1\ntotal_inactive_file 600\n");
   write("memory/memory.limit_in_bytes", "9223372036854771712\n");
   const CgroupLimits got = limits("12:memory:/job\n4:cpu,cpuacct:/job\n1:name=systemd:/job\n");
   EXPECT_DOUBLE_EQ(got.cores, 3.0);
   EXPECT_EQ(got.memory, 9000);
-  EXPECT_EQ(got.memory_left, 7600);
 }
 
 }  // namespace
