@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "testing/measure.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "format/formats.h"
+#include "sluice/plan.h"
+#include "testing/synthetic.h"
+
+namespace sluice::testing {
+namespace {
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::string format_text(const MatrixFormats& formats) {
+  const std::string up(formats.up.str()), down(formats.down.str());
+  const std::string gate(formats.gate.value_or(formats.up).str());
+  if (gate == up && up == down) return up;
+  return (formats.gate ? gate + "/" : "") + up + "/" + down;
+}
+
+/// Multiply-adds counted twice, for every matrix that a slot goes through.
+double flops_of(const ExpertsSpec& spec, int tokens) {
+  const double matrices = spec.formats.gate ? 3 : 2;
+  return 2 * matrices * spec.hidden * spec.intermediate * tokens * spec.top_k;
+}
+
+/// What stays the same for all token counts.
+struct Bench {
+  const BenchRequest& request;
+  const Layer& layer;
+  Executor& executor;
+  RoofMeter& meter;
+};
+
+BenchResult bench_tokens(const Bench& bench, int tokens) {
+  const ExpertsSpec& spec = bench.request.layer.routed;
+  const HiddenStates hidden = synthetic_hidden(tokens, spec.hidden, bench.request.seed);
+  RandomRouting routing(spec, tokens, bench.request.seed);
+  std::vector<float> out(static_cast<std::size_t>(tokens) * static_cast<std::size_t>(spec.hidden));
+  std::vector<std::byte> workspace(bench.layer.workspace_bytes(tokens));
+  LayerCall call{.hidden = hidden.view, .experts_out = out.data(), .workspace = workspace};
+
+  double experts = 0, calls = 0;
+  bench.meter.restart();
+  const auto prepare = [&] {
+    call.routing = routing.next();
+    experts += routing.distinct();
+    calls += 1;
+    bench.meter.window();
+  };
+  const Times times = time_calls(bench.request.budget, prepare, [&] { bench.layer.run(call); });
+
+  BenchResult result{.backend = bench.layer.plan().chosen,
+                     .shape = bench.request.shape,
+                     .format = format_text(spec.formats),
+                     .tokens = tokens,
+                     .threads = bench.executor.workers(),
+                     .median_us = times.median_us,
+                     .p10_us = times.p10_us,
+                     .best_us = times.best_us,
+                     .windows = times.windows};
+  result.bytes = static_cast<std::int64_t>(experts / calls * static_cast<double>(experts_bytes(spec, 1)));
+  result.flops = flops_of(spec, tokens);
+  result.roof = bench.meter.roof();
+  result.floor_us =
+      std::max(static_cast<double>(result.bytes) / result.roof.read_gbps, result.flops / result.roof.gflops) *
+      1e-3;
+  result.share_of_floor = result.floor_us / result.median_us;
+  return result;
+}
+
+}  // namespace
+
+Times summarise(std::vector<double> microseconds) {
+  if (microseconds.empty()) return {};
+  std::sort(microseconds.begin(), microseconds.end());
+  return {.best_us = microseconds.front(),
+          .p10_us = microseconds[microseconds.size() / 10],
+          .median_us = microseconds[microseconds.size() / 2],
+          .windows = static_cast<int>(microseconds.size())};
+}
+
+Times time_calls(const Budget& budget, const std::function<void()>& prepare,
+                 const std::function<void()>& call) {
+  for (int i = 0; i < budget.warm_up; ++i) {
+    prepare();
+    call();
+  }
+  std::vector<double> windows;
+  double total = 0;
+  while (static_cast<int>(windows.size()) < budget.most &&
+         (static_cast<int>(windows.size()) < budget.least || total < budget.seconds)) {
+    prepare();
+    const double start = seconds_now();
+    call();
+    const double took = seconds_now() - start;
+    windows.push_back(took * 1e6);
+    total += took;
+  }
+  return summarise(std::move(windows));
+}
+
+std::vector<BenchResult> bench_layer(const BenchRequest& request, LayerWeights weights,
+                                     const std::function<void(const BenchResult&)>& each) {
+  const Plan plan = choose(
+      {.layer = request.layer, .device = detect(), .tokens = request.tokens, .by_name = request.backend});
+  const Layer layer(plan, weights, {.executor = request.executor, .progress = request.progress});
+  weights = {};
+  RoofMeter meter(*request.executor);
+  std::vector<BenchResult> results;
+  for (const int tokens : request.tokens) {
+    results.push_back(bench_tokens({request, layer, *request.executor, meter}, tokens));
+    if (each) each(results.back());
+  }
+  return results;
+}
+
+}  // namespace sluice::testing

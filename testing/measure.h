@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Timing, with its context: what the machine could do at most, in the same seconds, beside what a layer took.
+//
+// Machines are shared and their clocks move, so everything is taken over many short windows, windows of the
+// roof and of the layer in turn, and reported as best, tenth percentile and median. Nothing here asserts a
+// time.
+//
+// Weights are cold: before every timed call random slices are read (and timed, as the roof) that are together
+// twice the last-level cache, from a buffer of their own; and every call goes to freshly drawn experts.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sluice/executor.h"
+#include "sluice/layer.h"
+#include "sluice/spec.h"
+
+namespace sluice::testing {
+
+/// Microseconds of many windows.
+struct Times {
+  double best_us = 0, p10_us = 0, median_us = 0;
+  int windows = 0;
+};
+
+/// Of windows in any order; all zero when there is none.
+Times summarise(std::vector<double> microseconds);
+
+/// How long to go on: until `seconds` of timed calls, but at least `least` and at most `most` of them.
+struct Budget {
+  int warm_up = 2;
+  int least = 15;
+  int most = 200;
+  double seconds = 1.0;
+};
+
+/// Times `call`, each time after an untimed `prepare`.
+Times time_calls(const Budget& budget, const std::function<void()>& prepare,
+                 const std::function<void()>& call);
+
+/// What this machine reads and computes at most, as the windows of the fastest tenth show it: the best single
+/// window may be luck, the median is what neighbours leave.
+struct Roof {
+  double read_gbps = 0;  // 1e9 bytes a second, in random slices of an expert's size
+  double gflops = 0;     // float32, multiply-adds counted twice, in registers
+  Times read, compute;   // of the windows behind the two
+};
+
+/// Measures the roof a window at a time, on all workers of an executor.
+class RoofMeter {
+ public:
+  /// `buffer_bytes` 0: as large as it takes to be cold, 512 MiB on most machines. Throws out_of_memory.
+  explicit RoofMeter(Executor& executor, std::size_t buffer_bytes = 0);
+  ~RoofMeter();
+  RoofMeter(const RoofMeter&) = delete;
+  RoofMeter& operator=(const RoofMeter&) = delete;
+
+  /// Reads twice the last-level cache, which evicts what was there, and then multiplies for about a
+  /// millisecond.
+  void window();
+  /// Of the windows so far.
+  Roof roof() const;
+  /// Forgets them.
+  void restart();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// The roof alone, in about half a second.
+Roof measure_roof(Executor& executor);
+
+/// A layer to be timed.
+struct BenchRequest {
+  LayerSpec layer;
+  std::string shape;         // as it is to be called: "gpt-oss-20b", "layer 3 of ..."
+  std::string backend = {};  // by name; empty: the plan's choice
+  std::vector<int> tokens = {1, 4, 16, 64, 256};
+  std::shared_ptr<Executor> executor;
+  std::uint64_t seed = 1;
+  Budget budget = {};
+  Progress progress = {};  // of packing
+};
+
+/// One token count. The routed experts alone are timed, with routing given.
+struct BenchResult {
+  std::string backend, shape, format;  // format "mxfp4", or "gate/up/down" where they differ
+  int tokens = 0;
+  int threads = 0;
+  double median_us = 0, p10_us = 0, best_us = 0;
+  int windows = 0;
+  std::int64_t bytes = 0;     // of the experts hit, by their formats' geometry; the mean of all windows
+  double flops = 0;           // two a weight and slot
+  double floor_us = 0;        // bytes and flops at the roof, whichever takes longer
+  double share_of_floor = 0;  // floor_us / median_us
+  Roof roof = {};             // of windows in between those of the layer
+};
+
+/// Plans and packs, drops `weights`, and times every token count; `each` hears of a result as soon as there
+/// is one. Throws Unsupported when no backend fits, out_of_memory when the layer does not.
+std::vector<BenchResult> bench_layer(const BenchRequest& request, LayerWeights weights,
+                                     const std::function<void(const BenchResult&)>& each = {});
+
+}  // namespace sluice::testing

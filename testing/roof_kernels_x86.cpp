@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <immintrin.h>
+
+#include "core/devices.h"
+#include "testing/roof_kernels.h"
+
+namespace sluice::testing {
+namespace {
+
+// Twelve chains: two multiply-adds a cycle, each four cycles long, need eight; the registers hold sixteen.
+constexpr int kChains = 12;
+
+// Reads walk four streams at once, a quarter of the range apart: measured 10 % faster than one, which leaves
+// part of the prefetchers idle (docs: cpu-kernels 3.1).
+constexpr std::size_t kStreams = 4;
+
+__attribute__((target("avx2"))) std::uint64_t read_avx2(const std::byte* data, std::size_t bytes) {
+  const std::size_t quarter = bytes / kStreams;
+  __m256i sums[kStreams] = {};
+  for (std::size_t i = 0; i < quarter; i += 64)
+    for (std::size_t s = 0; s < kStreams; ++s) {
+      const auto* at = reinterpret_cast<const __m256i*>(data + s * quarter + i);
+      sums[s] =
+          _mm256_xor_si256(sums[s], _mm256_xor_si256(_mm256_loadu_si256(at), _mm256_loadu_si256(at + 1)));
+    }
+  const __m256i sum =
+      _mm256_xor_si256(_mm256_xor_si256(sums[0], sums[1]), _mm256_xor_si256(sums[2], sums[3]));
+  alignas(32) std::uint64_t words[4];
+  _mm256_store_si256(reinterpret_cast<__m256i*>(words), sum);
+  return words[0] ^ words[1] ^ words[2] ^ words[3];
+}
+
+__attribute__((target("avx512f"))) std::uint64_t read_avx512(const std::byte* data, std::size_t bytes) {
+  const std::size_t quarter = bytes / kStreams;
+  __m512i sums[kStreams] = {};
+  for (std::size_t i = 0; i < quarter; i += 64)
+    for (std::size_t s = 0; s < kStreams; ++s)
+      sums[s] = _mm512_xor_si512(sums[s], _mm512_loadu_si512(data + s * quarter + i));
+  const __m512i sum =
+      _mm512_xor_si512(_mm512_xor_si512(sums[0], sums[1]), _mm512_xor_si512(sums[2], sums[3]));
+  alignas(64) std::uint64_t words[8];
+  _mm512_store_si512(words, sum);
+  std::uint64_t all = 0;
+  for (const std::uint64_t word : words) all ^= word;
+  return all;
+}
+
+__attribute__((target("avx2,fma"))) float multiply_add_avx2(int rounds) {
+  const __m256 factor = _mm256_set1_ps(0.999f), addend = _mm256_set1_ps(0.001f);
+  __m256 chains[kChains];
+  for (int c = 0; c < kChains; ++c) chains[c] = _mm256_set1_ps(static_cast<float>(c));
+  for (int r = 0; r < rounds; ++r)
+    for (int c = 0; c < kChains; ++c) chains[c] = _mm256_fmadd_ps(chains[c], factor, addend);
+  for (int c = 1; c < kChains; ++c) chains[0] = _mm256_add_ps(chains[0], chains[c]);
+  return _mm256_cvtss_f32(chains[0]);
+}
+
+__attribute__((target("avx512f"))) float multiply_add_avx512(int rounds) {
+  const __m512 factor = _mm512_set1_ps(0.999f), addend = _mm512_set1_ps(0.001f);
+  __m512 chains[kChains];
+  for (int c = 0; c < kChains; ++c) chains[c] = _mm512_set1_ps(static_cast<float>(c));
+  for (int r = 0; r < rounds; ++r)
+    for (int c = 0; c < kChains; ++c) chains[c] = _mm512_fmadd_ps(chains[c], factor, addend);
+  for (int c = 1; c < kChains; ++c) chains[0] = _mm512_add_ps(chains[0], chains[c]);
+  return _mm512_cvtss_f32(chains[0]);
+}
+
+// SSE2, which every x86-64 has.
+std::uint64_t read_sse2(const std::byte* data, std::size_t bytes) {
+  const std::size_t quarter = bytes / kStreams;
+  __m128i sums[kStreams] = {};
+  for (std::size_t i = 0; i < quarter; i += 16)
+    for (std::size_t s = 0; s < kStreams; ++s)
+      sums[s] =
+          _mm_xor_si128(sums[s], _mm_loadu_si128(reinterpret_cast<const __m128i*>(data + s * quarter + i)));
+  const __m128i sum = _mm_xor_si128(_mm_xor_si128(sums[0], sums[1]), _mm_xor_si128(sums[2], sums[3]));
+  alignas(16) std::uint64_t words[2];
+  _mm_store_si128(reinterpret_cast<__m128i*>(words), sum);
+  return words[0] ^ words[1];
+}
+
+float multiply_add_sse2(int rounds) {
+  const __m128 factor = _mm_set1_ps(0.999f), addend = _mm_set1_ps(0.001f);
+  __m128 chains[kChains];
+  for (int c = 0; c < kChains; ++c) chains[c] = _mm_set1_ps(static_cast<float>(c));
+  for (int r = 0; r < rounds; ++r)
+    for (int c = 0; c < kChains; ++c) chains[c] = _mm_add_ps(_mm_mul_ps(chains[c], factor), addend);
+  for (int c = 1; c < kChains; ++c) chains[0] = _mm_add_ps(chains[0], chains[c]);
+  return _mm_cvtss_f32(chains[0]);
+}
+
+}  // namespace
+
+RoofKernels roof_kernels(const Instructions& has) {
+  using namespace instruction;
+  if (has.has(InstructionList::of<Avx512f>())) return {read_avx512, multiply_add_avx512, 16 * kChains};
+  if (has.has(InstructionList::of<Avx2>()) && has.has(InstructionList::of<Fma>()))
+    return {read_avx2, multiply_add_avx2, 8 * kChains};
+  return {read_sse2, multiply_add_sse2, 4 * kChains};
+}
+
+}  // namespace sluice::testing
