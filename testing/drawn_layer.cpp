@@ -86,13 +86,15 @@ class LayerDraw {
     const Shape wide{spec.intermediate, spec.hidden}, tall{spec.hidden, spec.intermediate};
     const bool limited = std::isfinite(spec.params.limit);
     const double reach = (limited ? spec.params.limit : 1.5) / std::sqrt(static_cast<double>(spec.hidden));
-    ExpertWeights expert{
-        .up = matrix(spec.formats.up, wide, exact_ ? sparse(wide, kUpTerms) : normal(wide, reach)),
-        .down = matrix(spec.formats.down, tall,
-                       exact_ ? sparse(tall, kDownTerms)
-                              : normal(tall, 1 / std::sqrt(static_cast<double>(spec.intermediate))))};
+    const double down_reach = 1 / std::sqrt(static_cast<double>(spec.intermediate));
+    std::optional<WeightMatrix> gate;
     if (spec.formats.gate)
-      expert.gate = matrix(*spec.formats.gate, wide, exact_ ? gates(wide) : normal(wide, reach));
+      gate = matrix(*spec.formats.gate, wide, exact_ ? gates(wide) : normal(wide, reach));
+    ExpertWeights expert{
+        .gate = gate,
+        .up = matrix(spec.formats.up, wide, exact_ ? sparse(wide, kUpTerms) : normal(wide, reach)),
+        .down =
+            matrix(spec.formats.down, tall, exact_ ? sparse(tall, kDownTerms) : normal(tall, down_reach))};
     if (spec.gate_up_bias) {
       expert.up_bias = bias(spec.intermediate);
       if (spec.formats.gate) expert.gate_bias = gate_bias(*expert.gate);
