@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checkpoint: a directory, a configuration, a family, and the layers that follow from them.
+#include "sluice/checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "checkpoint/families/family.h"
+#include "checkpoint/json.h"
+#include "checkpoint/layer_builder.h"
+#include "checkpoint/model_directory.h"
+#include "checkpoint/model_files.h"
+#include "checkpoint/text.h"
+#include "core/error.h"
+
+namespace sluice {
+
+using namespace checkpoint;
+
+struct Checkpoint::State {
+  ModelFiles files;
+  Blueprint model;
+  std::vector<LayerSpec> specs;  // in the order of model.moe_layers
+  ModelInfo info;
+
+  std::size_t position(int layer) const;
+  void check_layers();
+};
+
+namespace {
+
+constexpr std::size_t kConfigBytes = 64'000'000;  // lists of modules make some of them megabytes long
+
+std::string model_types() {
+  std::string names;
+  for (const Family* family : families())
+    names += (names.empty() ? "" : ", ") + std::string(family->model_type);
+  return names;
+}
+
+const Family& family_of(const Config& config) {
+  const std::string type = config.text("model_type");
+  for (const Family* family : families())
+    if (family->model_type == type) return *family;
+  fail(ErrorKind::unsupported, {.code = "unknown_family",
+                                .what = fmt::format("the model_type \"{}\" is not known", printable(type)),
+                                .file = config.file_name(),
+                                .why = fmt::format("known are: {}", model_types()),
+                                .todo = "docs/adding/family.md says how a family is added"});
+}
+
+/// A configuration of a model directory, with what its views point into.
+struct ConfigFile {
+  std::shared_ptr<const MappedFile> file;
+  Json json;
+
+  ConfigFile(const ModelDirectory& directory, std::string_view name)
+      : file(directory.open(name)), json(parse_json(text_of(*file, kConfigBytes), file->path())) {}
+  Config config() const { return {json, file->path()}; }
+};
+
+/// ModelOpt's own file, where config.json says nothing about quantisation.
+std::optional<ConfigFile> modelopt_file(const ModelDirectory& directory, const Config& config) {
+  constexpr std::string_view kName = "hf_quant_config.json";
+  if (config.has("quantization_config") || !directory.has(kName)) return std::nullopt;
+  return std::optional<ConfigFile>(std::in_place, directory, kName);
+}
+
+/// How far gate and up second scales are apart: kernels that take one for both would be wrong.
+struct ScaleSpread {
+  int experts = 0, differing = 0;
+  float largest_ratio = 1;
+
+  void add(const std::vector<ExpertWeights>& all) {
+    for (const ExpertWeights& expert : all) {
+      ++experts;
+      if (!expert.gate || expert.gate->second_scale == expert.up.second_scale) continue;
+      ++differing;
+      const float ratio = expert.gate->second_scale / expert.up.second_scale;
+      largest_ratio = std::max({largest_ratio, ratio, 1 / ratio});
+    }
+  }
+};
+
+std::string list_of(const Config& config, std::string_view key) {
+  const auto texts = config.texts_or_empty(key);
+  return texts.empty() ? "" : printable(texts.front());
+}
+
+}  // namespace
+
+/// Builds every layer from the headers: what is wrong with them is found before anything is packed.
+void Checkpoint::State::check_layers() {
+  ScaleSpread spread;
+  int activation_scales = 0;
+  for (const LayerBlueprint& blueprint : model.moe_layers) {
+    TensorReader reader(files, Depth::headers);
+    LayerParts layer = build_layer(reader, blueprint, model.quantisation);
+    spread.add(layer.weights.routed);
+    activation_scales += layer.activation_scales;
+    specs.push_back(std::move(layer.spec));
+    info.moe_layers.push_back(blueprint.layer);
+  }
+  auto& notes = info.notes;
+  if (spread.differing > 0)
+    notes.push_back(
+        fmt::format("second scales of gate and up differ in {} of {} experts, by up to {:.4g} times",
+                    spread.differing, spread.experts, spread.largest_ratio));
+  if (activation_scales > 0)
+    notes.push_back(fmt::format(
+        "{} scales of activations are there and not used: activations are not quantised", activation_scales));
+}
+
+std::size_t Checkpoint::State::position(int layer) const {
+  const auto at = std::find(info.moe_layers.begin(), info.moe_layers.end(), layer);
+  require(at != info.moe_layers.end(), ErrorKind::invalid_argument, [&] {
+    return ErrorInfo{
+        .code = "no_such_layer",
+        .what = fmt::format("layer {} is no MoE layer of this model", layer),
+        .file = info.directory,
+        .why = info.moe_layers.empty()
+                   ? "it has none"
+                   : fmt::format("it has {} MoE layers, the first is {}, the last {}", info.moe_layers.size(),
+                                 info.moe_layers.front(), info.moe_layers.back())};
+  });
+  return static_cast<std::size_t>(at - info.moe_layers.begin());
+}
+
+Checkpoint Checkpoint::open(const std::string& model, const std::string& cache_root) {
+  const ModelDirectory directory = ModelDirectory::find(model, cache_root);
+  require(directory.has("config.json"), ErrorKind::io, [&] {
+    return ErrorInfo{.code = "no_config",
+                     .what = "there is no config.json",
+                     .file = directory.path(),
+                     .todo = "Give a directory with config.json and .safetensors files"};
+  });
+  const ConfigFile file(directory, "config.json");
+  const Config config = file.config();
+  const Family& family = family_of(config);
+
+  auto state = std::make_shared<State>();
+  state->files = ModelFiles::open(directory);
+  const auto modelopt = modelopt_file(directory, config);
+  state->model =
+      family.read({.config = config,
+                   .modelopt = modelopt ? modelopt->config().object("quantization") : std::nullopt,
+                   .files = state->files});
+  state->info = {.directory = directory.path(),
+                 .family = std::string(family.model_type),
+                 .architecture = list_of(config, "architectures"),
+                 .quantisation = state->model.quantisation.words,
+                 .layers = state->model.layers,
+                 .moe_layers = {},
+                 .files = state->files.files(),
+                 .file_bytes = state->files.file_bytes(),
+                 .tensors = static_cast<std::int64_t>(state->files.tensors().size()),
+                 .notes = state->files.notes()};
+  auto& notes = state->info.notes;
+  notes.insert(notes.end(), state->model.notes.begin(), state->model.notes.end());
+  if (config.has("auto_map")) notes.push_back("config.json has auto_map; code of a model is never run");
+  state->check_layers();
+
+  Checkpoint opened;
+  opened.state_ = std::move(state);
+  return opened;
+}
+
+const ModelInfo& Checkpoint::info() const { return state_->info; }
+
+LayerSpec Checkpoint::spec(int layer) const { return state_->specs[state_->position(layer)]; }
+
+LayerWeights Checkpoint::weights(int layer) const {
+  const LayerBlueprint& blueprint = state_->model.moe_layers[state_->position(layer)];
+  state_->files.check_unchanged();
+  TensorReader reader(state_->files, Depth::values);
+  LayerWeights weights = build_layer(reader, blueprint, state_->model.quantisation).weights;
+  weights.owner = state_;
+  return weights;
+}
+
+std::int64_t Checkpoint::layer_bytes(int layer) const {
+  const LayerBlueprint& blueprint = state_->model.moe_layers[state_->position(layer)];
+  std::int64_t bytes = 0;
+  for (const ModelTensor& tensor : state_->files.below(blueprint.block))
+    bytes += static_cast<std::int64_t>(tensor.view->bytes());
+  return bytes;
+}
+
+}  // namespace sluice

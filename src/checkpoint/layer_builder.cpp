@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/layer_builder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "checkpoint/text.h"
+#include "core/bits.h"
+#include "core/error.h"
+
+namespace sluice::checkpoint {
+namespace {
+
+std::string below(const LayerBlueprint& blueprint, std::string_view name) {
+  return blueprint.block + std::string(name);
+}
+
+WeightMatrix read_module(TensorReader& reader, const Quantisation& quantisation, const std::string& module,
+                         MatrixShape shape) {
+  const Scheme& scheme = quantisation.of(module);
+  require(scheme.matrix != nullptr, ErrorKind::unsupported, [&] {
+    return ErrorInfo{.code = "scheme_needs_stacks",
+                     .what = fmt::format("{} stores all experts in one tensor, this family stores each alone",
+                                         scheme.name),
+                     .file = reader.files().described(),
+                     .tensor = printable(module)};
+  });
+  return scheme.matrix(reader, module, shape);
+}
+
+std::vector<WeightMatrix> read_stack(TensorReader& reader, const Quantisation& quantisation,
+                                     const std::string& module, StackShape shape) {
+  const Scheme& scheme = quantisation.of(module);
+  require(scheme.stack != nullptr, ErrorKind::unsupported, [&] {
+    return ErrorInfo{
+        .code = "scheme_has_no_stacks",
+        .what = fmt::format("{} stores each expert alone, this family stores all in one tensor", scheme.name),
+        .file = reader.files().described(),
+        .tensor = printable(module)};
+  });
+  return scheme.stack(reader, module, shape);
+}
+
+/// Gate, up and down of one expert below `prefix` ("...experts.3.").
+ExpertWeights read_expert(TensorReader& reader, const LayerBlueprint& blueprint,
+                          const Quantisation& quantisation, const std::string& prefix,
+                          std::int64_t intermediate) {
+  const auto module = [&](std::string_view name) { return prefix + std::string(name); };
+  const MatrixShape in{intermediate, blueprint.hidden}, out{blueprint.hidden, intermediate};
+  ExpertWeights expert{.gate = {},
+                       .up = read_module(reader, quantisation, module(blueprint.names.up), in),
+                       .down = read_module(reader, quantisation, module(blueprint.names.down), out)};
+  if (is_gated(blueprint.activation))
+    expert.gate = read_module(reader, quantisation, module(blueprint.names.gate), in);
+  return expert;
+}
+
+/// Rows first, first + step, ... of a matrix whose scales do not span rows.
+WeightMatrix every_other_row(WeightMatrix matrix, int first) {
+  matrix.codes += first * matrix.row_stride;
+  matrix.row_stride *= 2;
+  if (matrix.scales.data != nullptr) matrix.scales.data += first * matrix.scales.row_stride;
+  matrix.scales.row_stride *= 2;
+  matrix.rows /= 2;
+  return matrix;
+}
+
+/// Elements [begin, begin + size * step) of `all`, every step-th.
+VectorView part(const VectorView& all, std::int64_t begin, std::int64_t size, int step = 1) {
+  return {all.data + begin * all.stride, all.dtype, size, all.stride * step};
+}
+
+/// A vector of `experts` rows of `size` elements, as one.
+VectorView read_rows(TensorReader& reader, const std::string& name, std::int64_t experts, std::int64_t size) {
+  const TensorView& view = *reader.need(name, {DType::bf16, DType::f32, DType::f16}, {experts, size}).view;
+  return {view.data, view.dtype, experts * size, bits(view.dtype) / 8};
+}
+
+MatrixFormats formats_of(const ExpertWeights& expert) {
+  return {expert.gate ? std::optional(expert.gate->format) : std::nullopt, expert.up.format,
+          expert.down.format};
+}
+
+std::string words(const MatrixFormats& formats) {
+  return fmt::format("{}, {}, {}", formats.gate ? formats.gate->str() : "none", formats.up.str(),
+                     formats.down.str());
+}
+
+/// A spec holds one set of formats for all experts.
+MatrixFormats common_formats(const ModelFiles& files, const LayerBlueprint& blueprint,
+                             const std::vector<ExpertWeights>& experts) {
+  const MatrixFormats first = formats_of(experts.front());
+  for (std::size_t e = 1; e < experts.size(); ++e)
+    require(formats_of(experts[e]) == first, ErrorKind::unsupported, [&] {
+      return ErrorInfo{.code = "experts_differ",
+                       .what = fmt::format("layer {}: expert {} has gate, up and down in {}, expert 0 in {}",
+                                           blueprint.layer, e, words(formats_of(experts[e])), words(first)),
+                       .file = files.described(),
+                       .why = "all experts of a layer must be stored alike",
+                       .todo = "Use a checkpoint whose quantisation treats all experts the same"};
+    });
+  return first;
+}
+
+/// Ids of experts by token id, [vocabulary, top_k], I64 or I32.
+std::vector<std::int32_t> read_token_table(TensorReader& reader, const LayerBlueprint& blueprint) {
+  const RouterSpec& router = blueprint.router;
+  const ModelTensor& tensor = reader.need(below(blueprint, blueprint.names.token_table),
+                                          {DType::i64, DType::i32}, {blueprint.vocabulary, router.top_k});
+  std::vector<std::int32_t> table;
+  if (reader.depth() == Depth::headers) return table;
+  const std::int64_t count = tensor.view->elements();
+  table.reserve(static_cast<std::size_t>(count));  // the file holds as many
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t id = tensor.view->dtype == DType::i64
+                                ? load<std::int64_t>(tensor.view->data + i * 8)
+                                : std::int64_t{load<std::int32_t>(tensor.view->data + i * 4)};
+    require(id >= 0 && id < router.experts, ErrorKind::corrupt_file, [&] {
+      return ErrorInfo{.code = "bad_expert_id",
+                       .what = fmt::format("token {} goes to expert {}, there are {}", i / router.top_k, id,
+                                           router.experts),
+                       .file = *tensor.file,
+                       .tensor = printable(tensor.name),
+                       .todo = "Fetch the file again"};
+    });
+    table.push_back(static_cast<std::int32_t>(id));
+  }
+  return table;
+}
+
+RouterWeights read_router_weights(TensorReader& reader, const LayerBlueprint& blueprint) {
+  const RouterSpec& router = blueprint.router;
+  RouterWeights weights;
+  weights.weight = schemes::kPlain.matrix(reader, below(blueprint, blueprint.names.router),
+                                          {router.experts, blueprint.hidden});
+  if (router.bias)
+    weights.bias = reader.vector(below(blueprint, blueprint.names.router_bias), router.experts);
+  if (router.selection_bias)
+    weights.selection_bias = reader.vector(below(blueprint, blueprint.names.selection_bias), router.experts);
+  if (router.by_token_id) weights.table = read_token_table(reader, blueprint);
+  return weights;
+}
+
+bool ends_with_any(std::string_view name, std::initializer_list<std::string_view> ends) {
+  return std::any_of(ends.begin(), ends.end(), [&](std::string_view end) { return name.ends_with(end); });
+}
+
+/// Activations are not quantised here, so what scales them may be there and is counted; everything else that
+/// nobody asked for would change outputs if somebody did, and is refused.
+int check_all_used(const TensorReader& reader, const LayerBlueprint& blueprint) {
+  int activation_scales = 0;
+  for (const ModelTensor* tensor : reader.unused(blueprint.block)) {
+    if (ends_with_any(tensor->name, {".input_scale", ".input_global_scale", ".activation_scale"})) {
+      ++activation_scales;
+      continue;
+    }
+    const bool scale = tensor->name.find("scale", tensor->name.rfind('.')) != tensor->name.npos ||
+                       ends_with_any(tensor->name, {"_scales", "zero_point", "zeros", "g_idx"});
+    fail(ErrorKind::corrupt_file,
+         {.code = scale ? "unused_scale" : "unused_tensor",
+          .what = fmt::format("layer {}: {} {} is in the file and nothing uses it", blueprint.layer,
+                              scale ? "the scale tensor" : "the tensor", described(*tensor)),
+          .file = *tensor->file,
+          .tensor = printable(tensor->name),
+          .why = fmt::format("a layer read as {} experts without it would give wrong outputs",
+                             blueprint.router.experts),
+          .todo = "Check that config.json belongs to these weights and names their quantisation"});
+  }
+  return activation_scales;
+}
+
+ExpertsSpec experts_spec(const LayerBlueprint& blueprint, const MatrixFormats& formats) {
+  return {.hidden = blueprint.hidden,
+          .intermediate = blueprint.intermediate,
+          .experts = blueprint.router.experts,
+          .local_experts = blueprint.router.experts,
+          .top_k = blueprint.router.top_k,
+          .formats = formats,
+          .activation = blueprint.activation,
+          .params = blueprint.params};
+}
+
+}  // namespace
+
+std::vector<ExpertWeights> read_separate_experts(TensorReader& reader, const LayerBlueprint& blueprint,
+                                                 const Quantisation& quantisation) {
+  std::vector<ExpertWeights> experts;
+  for (int e = 0; e < blueprint.router.experts; ++e) {
+    const std::string prefix = below(blueprint, fmt::format(fmt::runtime(blueprint.names.expert), e)) + ".";
+    require(!reader.files().below(prefix).empty(), ErrorKind::corrupt_file, [&] {
+      return ErrorInfo{.code = "missing_expert",
+                       .what = fmt::format("layer {}: expert {} of {} is missing", blueprint.layer, e,
+                                           blueprint.router.experts),
+                       .file = reader.files().described(),
+                       .tensor = printable(prefix) + "*",
+                       .todo = "Fetch the model again, all shards of it"};
+    });
+    experts.push_back(read_expert(reader, blueprint, quantisation, prefix, blueprint.intermediate));
+  }
+  return experts;
+}
+
+std::vector<ExpertWeights> read_interleaved_stack(TensorReader& reader, const LayerBlueprint& blueprint,
+                                                  const Quantisation& quantisation) {
+  const std::int64_t experts = blueprint.router.experts, hidden = blueprint.hidden,
+                     width = blueprint.intermediate;
+  const std::string stack = below(blueprint, blueprint.names.expert) + ".";
+  const std::string gate_up = stack + std::string(blueprint.names.up),
+                    down = stack + std::string(blueprint.names.down);
+  const auto in = read_stack(reader, quantisation, gate_up, {experts, 2 * width, hidden});
+  const auto out = read_stack(reader, quantisation, down, {experts, hidden, width});
+  const VectorView in_bias = read_rows(reader, gate_up + "_bias", experts, 2 * width);
+  const VectorView out_bias = read_rows(reader, down + "_bias", experts, hidden);
+  std::vector<ExpertWeights> all;
+  for (std::int64_t e = 0; e < experts; ++e) {
+    const auto at = static_cast<std::size_t>(e);
+    all.push_back({.gate = every_other_row(in[at], 0),
+                   .up = every_other_row(in[at], 1),
+                   .down = out[at],
+                   .gate_bias = part(in_bias, e * 2 * width, width, 2),
+                   .up_bias = part(in_bias, e * 2 * width + 1, width, 2),
+                   .down_bias = part(out_bias, e * hidden, hidden)});
+  }
+  return all;
+}
+
+LayerParts build_layer(TensorReader& reader, const LayerBlueprint& blueprint,
+                       const Quantisation& quantisation) {
+  LayerWeights weights;
+  weights.router = read_router_weights(reader, blueprint);
+  weights.routed = blueprint.read_experts(reader, blueprint, quantisation);
+  LayerSpec spec{.routed = experts_spec(blueprint, common_formats(reader.files(), blueprint, weights.routed)),
+                 .router = blueprint.router};
+  spec.routed.gate_up_bias = static_cast<bool>(weights.routed.front().up_bias);
+  spec.routed.down_bias = static_cast<bool>(weights.routed.front().down_bias);
+  if (blueprint.shared) {
+    const int width = blueprint.shared->intermediate;
+    weights.shared.push_back(
+        read_expert(reader, blueprint, quantisation, below(blueprint, blueprint.names.shared) + ".", width));
+    ExpertsSpec shared = experts_spec(blueprint, formats_of(weights.shared.front()));
+    shared.intermediate = width;
+    shared.experts = shared.local_experts = shared.top_k = 1;
+    shared.params = blueprint.shared->params;
+    spec.shared = SharedSpec{.experts = shared};
+  }
+  for (const std::string_view name : blueprint.not_needed) reader.ignore(below(blueprint, name));
+  const int activation_scales = check_all_used(reader, blueprint);
+  return {std::move(spec), std::move(weights), activation_scales};
+}
+
+}  // namespace sluice::checkpoint

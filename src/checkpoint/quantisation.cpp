@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// One reader a quant_method. Each checks the fields that decide how bytes are read and refuses what it does
+// not know: a variant read as another one gives weights that look right and are not.
+#include "checkpoint/quantisation.h"
+
+#include <fmt/format.h>
+
+#include <map>
+
+#include "checkpoint/text.h"
+#include "core/error.h"
+
+namespace sluice::checkpoint {
+namespace {
+
+constexpr IntRange kSmall{0, 1'000'000};
+
+std::string joined(std::initializer_list<std::string_view> names) {
+  std::string text;
+  for (const std::string_view name : names) text += (text.empty() ? "" : ", ") + std::string(name);
+  return text;
+}
+
+[[noreturn]] void unknown(const Config& config, std::string_view key,
+                          std::initializer_list<std::string_view> known) {
+  config.refuse("unknown_quantisation", key, fmt::format("known are: {}", joined(known)),
+                "Use a checkpoint of this model in one of these, or the unquantised one");
+}
+
+Quantisation everywhere(const Scheme& scheme, std::string words, ModuleRules not_converted = {}) {
+  return {.words = std::move(words),
+          .not_converted = std::move(not_converted),
+          .schemes = {{ModuleRules::everything(), &scheme}}};
+}
+
+/// Names of modules that stay plain; the methods do not agree on the key.
+ModuleRules not_converted(const Config& config) {
+  std::vector<std::string> rules;
+  for (const std::string_view key : {"modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules"})
+    for (std::string& rule : config.texts_or_empty(key)) rules.push_back(std::move(rule));
+  return {rules, config.file_name()};
+}
+
+Quantisation read_mxfp4(const Config& config) {
+  return everywhere(schemes::kMxfp4Blocks, "mxfp4", not_converted(config));
+}
+
+Quantisation read_fp8(const Config& config) {
+  if (config.text_or("fmt", "e4m3") != "e4m3") unknown(config, "fmt", {"e4m3"});
+  const auto block = config.integers_or_empty("weight_block_size", kSmall);
+  if (block.empty()) return everywhere(schemes::kFp8Tensor, "fp8", not_converted(config));
+  if (block != std::vector<std::int64_t>{128, 128}) unknown(config, "weight_block_size", {"[128, 128]"});
+  return everywhere(schemes::kFp8Block, "fp8 in blocks of 128 x 128", not_converted(config));
+}
+
+Quantisation read_mxfp8(const Config& config) {
+  const auto block = config.integers_or_empty("weight_block_size", kSmall);
+  if (!block.empty() && block != std::vector<std::int64_t>{1, 32})
+    unknown(config, "weight_block_size", {"[1, 32]"});
+  return everywhere(schemes::kMxfp8, "mxfp8", not_converted(config));
+}
+
+const Scheme& float_scheme(const Config& weights) {
+  if (weights.integer_or("num_bits", kSmall, 8) != 8) unknown(weights, "num_bits", {"8"});
+  const std::string strategy = weights.text("strategy");
+  if (strategy == "tensor") return schemes::kFloatTensor;
+  if (strategy == "channel") return schemes::kFloatChannel;
+  if (strategy != "block") unknown(weights, "strategy", {"tensor", "channel", "block"});
+  if (weights.integers_or_empty("block_structure", kSmall) != std::vector<std::int64_t>{128, 128})
+    unknown(weights, "block_structure", {"[128, 128]"});
+  return schemes::kFloatBlock;
+}
+
+/// The scheme of one config group of compressed-tensors. `outer` holds the format where the group has none.
+const Scheme& compressed_scheme(const Config& outer, const Config& group) {
+  struct Grouped {
+    std::string_view format;
+    int group_size;
+    const Scheme& scheme;
+  };
+  static const Grouped kGrouped[] = {{"nvfp4-pack-quantized", 16, schemes::kPackedNvfp4},
+                                     {"mxfp4-pack-quantized", 32, schemes::kPackedMxfp4},
+                                     {"mxfp8-quantized", 32, schemes::kFloatMxfp8}};
+  const Config& named = group.has("format") ? group : outer;
+  const std::string format = named.text("format");
+  const auto weights = group.object("weights");
+  if (!weights)
+    group.refuse("unknown_quantisation", "weights", "a config group without weights says nothing");
+  if (!weights->flag_or("symmetric", true))
+    weights->refuse("unknown_quantisation", "symmetric", "zero points are not read");
+  if (format == "float-quantized") return float_scheme(*weights);
+  for (const Grouped& known : kGrouped) {
+    if (known.format != format) continue;
+    if (weights->integer_or("group_size", kSmall, known.group_size) != known.group_size)
+      weights->refuse("unknown_quantisation", "group_size",
+                      fmt::format("{} has groups of {}", format, known.group_size));
+    return known.scheme;
+  }
+  unknown(named, "format",
+          {"nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp8-quantized", "float-quantized"});
+}
+
+/// Targets are classes of modules ("Linear"), names or expressions. Expert matrices are Linear modules.
+ModuleRules targets(const Config& group) {
+  const auto names = group.texts_or_empty("targets");
+  for (const std::string& name : names)
+    if (name == "Linear") return ModuleRules::everything();
+  return {names, group.file_name()};
+}
+
+Quantisation read_compressed_tensors(const Config& config) {
+  Quantisation read{.words = "compressed-tensors", .not_converted = not_converted(config)};
+  for (const Config& group : config.objects("config_groups")) {
+    const Scheme& scheme = compressed_scheme(config, group);
+    read.schemes.push_back({targets(group), &scheme});
+    read.words += fmt::format("{} {}", read.schemes.size() > 1 ? "," : "", scheme.name);
+  }
+  if (read.schemes.empty())
+    config.refuse("unknown_quantisation", "config_groups", "there is no config group");
+  return read;
+}
+
+const Scheme& modelopt_scheme(const Config& config) {
+  const std::string algorithm = config.text("quant_algo");
+  if (algorithm == "NVFP4" || algorithm == "W4A16_NVFP4") {
+    if (config.integer_or("group_size", kSmall, 16) != 16) unknown(config, "group_size", {"16"});
+    return schemes::kModeloptNvfp4;
+  }
+  if (algorithm == "FP8") return schemes::kModeloptFp8;
+  if (algorithm == "FP8_PER_CHANNEL_PER_TOKEN") return schemes::kModeloptFp8Channel;
+  if (algorithm == "FP8_PB_WO") return schemes::kModeloptFp8Block;
+  if (algorithm == "MXFP8") return schemes::kFloatMxfp8;
+  unknown(
+      config, "quant_algo",
+      {"NVFP4", "W4A16_NVFP4", "FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "MXFP8", "MIXED_PRECISION"});
+}
+
+/// One quant_method.
+struct Method {
+  std::string_view name;
+  Quantisation (*read)(const Config&);
+};
+
+constexpr Method kMethods[] = {
+    {"mxfp4", read_mxfp4},
+    {"fp8", read_fp8},
+    {"mxfp8", read_mxfp8},
+    {"compressed-tensors", read_compressed_tensors},
+    {"modelopt", read_modelopt_quantisation},
+};
+
+}  // namespace
+
+Quantisation read_modelopt_quantisation(const Config& config) {
+  if (config.text("quant_algo") != "MIXED_PRECISION") {
+    const Scheme& scheme = modelopt_scheme(config);
+    return everywhere(scheme, fmt::format("modelopt {}", scheme.name), not_converted(config));
+  }
+  const auto layers = config.object("quantized_layers");
+  if (!layers)
+    config.refuse("unknown_quantisation", "quantized_layers", "MIXED_PRECISION lists its modules there");
+  std::map<const Scheme*, std::vector<std::string>> modules;
+  for (const std::string& module : layers->keys())
+    modules[&modelopt_scheme(*layers->object(module))].push_back(module);
+  Quantisation read{.words = "modelopt MIXED_PRECISION", .not_converted = not_converted(config)};
+  for (const auto& [scheme, names] : modules) read.schemes.push_back({{names, config.file_name()}, scheme});
+  return read;
+}
+
+Quantisation read_quantisation(const Config& config) {
+  const auto quantisation = config.object("quantization_config");
+  if (!quantisation) return {};
+  const std::string method = quantisation->text("quant_method");
+  for (const Method& known : kMethods)
+    if (known.name == method) return known.read(*quantisation);
+  unknown(*quantisation, "quant_method", {"mxfp4", "fp8", "mxfp8", "compressed-tensors", "modelopt"});
+}
+
+const Scheme& Quantisation::of(std::string_view module) const {
+  if (!not_converted.match(module))
+    for (const Assignment& assignment : schemes)
+      if (assignment.modules.match(module)) return *assignment.scheme;
+  return schemes::kPlain;
+}
+
+}  // namespace sluice::checkpoint

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/schemes/scheme.h"
+
+#include <fmt/format.h>
+
+#include "checkpoint/text.h"
+#include "core/error.h"
+#include "format/geometry.h"
+
+namespace sluice::checkpoint {
+namespace {
+
+std::vector<DType> code_types(const format::Geometry& geometry) {
+  if (geometry.code_bits == 4) return {DType::u8, DType::i8};
+  return {DType::f8_e4m3};
+}
+
+std::vector<DType> scale_types(Format format) {
+  std::vector<DType> types;
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f8_e4m3, DType::f8_e8m0, DType::u8})
+    if (accepts_scales(format, scale_type(dtype))) types.push_back(dtype);
+  return types;
+}
+
+/// The shapes under which files store scales that geometry calls [rows, cols]: a single number also as [] and
+/// [1], a column also as a vector, and ModelOpt's blocks with ones between ([rows, 1, cols, 1]).
+std::vector<Shape> scale_shapes(const format::ScaleShape& scales) {
+  std::vector<Shape> shapes{{scales.rows, scales.cols}};
+  if (scales.rows == 1 && scales.cols == 1)
+    shapes.insert(shapes.end(), {{}, {1}});
+  else if (scales.cols == 1)
+    shapes.push_back({scales.rows});
+  shapes.push_back({scales.rows, 1, scales.cols, 1});
+  return shapes;
+}
+
+}  // namespace
+
+DType scale_type(DType stored) { return stored == DType::u8 ? DType::f8_e8m0 : stored; }
+
+void check_groups(const ModelFiles& files, const std::string& module, Format format, std::int64_t cols) {
+  const format::Geometry& shape = geometry(format);
+  const std::int64_t group =
+      shape.group_rows == 1 && shape.group_cols > 0 ? shape.group_cols : 8 / shape.code_bits;
+  require(group == 0 || cols % group == 0, ErrorKind::corrupt_file, [&] {
+    return ErrorInfo{.code = "group_does_not_divide",
+                     .what = fmt::format("{} columns are no multiple of the {} that share a scale in {}",
+                                         cols, group, format.str()),
+                     .file = files.described(),
+                     .tensor = printable(module)};
+  });
+}
+
+ScalesView read_scales(TensorReader& reader, const std::string& name, const WeightMatrix& matrix) {
+  const auto expected = format::scale_shape(geometry(matrix.format), matrix.rows, matrix.cols);
+  const ModelTensor& tensor = reader.need(name, scale_types(matrix.format), scale_shapes(expected));
+  const DType dtype = scale_type(tensor.view->dtype);
+  reader.check_scales(tensor, dtype);
+  const std::ptrdiff_t width = bits(dtype) / 8;
+  return {tensor.view->data, dtype, expected.cols * width, width};
+}
+
+WeightMatrix read_matrix(TensorReader& reader, const std::string& module, MatrixShape shape,
+                         const Spelling& spelling) {
+  const format::Geometry& format = geometry(spelling.format);
+  check_groups(reader.files(), module, spelling.format, shape.cols);
+  WeightMatrix matrix{.format = spelling.format, .rows = shape.rows, .cols = shape.cols};
+  const std::int64_t row_bytes = shape.cols * format.code_bits / 8;
+  const Shape stored[] = {{shape.rows, row_bytes}};
+  const auto types = code_types(format);
+  matrix.codes = reader.need(module + std::string(spelling.codes), types, stored).view->data;
+  matrix.row_stride = row_bytes;
+  matrix.col_stride = format.code_bits / 8;
+  matrix.scales = read_scales(reader, module + std::string(spelling.scales), matrix);
+  if (spelling.second_use != Spelling::Second::none) {
+    const float second = reader.scalar(module + std::string(spelling.second));
+    matrix.second_scale = spelling.second_use == Spelling::Second::multiplies ? second : 1.0f / second;
+  }
+  return matrix;
+}
+
+}  // namespace sluice::checkpoint

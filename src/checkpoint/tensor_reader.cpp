@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/tensor_reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "checkpoint/text.h"
+#include "core/error.h"
+#include "format/scales.h"
+
+namespace sluice::checkpoint {
+namespace {
+
+std::string shape_text(const Shape& shape) { return TensorView{.shape = shape}.shape_text(); }
+
+template <class Items, class Text>
+std::string either(const Items& items, Text text) {
+  std::string all;
+  for (std::size_t i = 0; i < items.size(); ++i)
+    all += (i == 0 ? "" : i + 1 == items.size() ? " or " : ", ") + std::string(text(items[i]));
+  return all;
+}
+
+/// Up to two tensors whose names begin like `name`: usually the tensor under another suffix.
+std::string neighbours(const ModelFiles& files, std::string_view name) {
+  const std::string_view module = name.substr(0, name.rfind('.') + 1);
+  const auto near = module.empty() ? std::span<const ModelTensor>{} : files.below(module);
+  std::string text;
+  for (std::size_t i = 0; i < std::min<std::size_t>(near.size(), 4); ++i)
+    text += (i == 0 ? "" : ", ") + printable(near[i].name.substr(module.size()));
+  return text.empty() ? text : fmt::format("beside it are {}", text);
+}
+
+/// Position of the first element that is not positive and finite, or -1. `width` is the bytes of an element.
+std::int64_t first_bad_scale(const TensorView& view, DType read_as) {
+  const std::size_t width = static_cast<std::size_t>(bits(read_as)) / 8;
+  const std::size_t count = view.bytes() / width;
+  if (width == 1) {
+    // One table for both one-byte types; this loop runs over hundreds of megabytes.
+    bool bad[256];
+    for (int code = 0; code < 256; ++code) {
+      const auto byte = static_cast<std::byte>(code);
+      const float value = format::read_number(read_as, &byte);
+      bad[code] = !(value > 0 && std::isfinite(value));
+    }
+    for (std::size_t i = 0; i < count; ++i)
+      if (bad[static_cast<std::size_t>(view.data[i])]) return static_cast<std::int64_t>(i);
+    return -1;
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    const float value = format::read_number(read_as, view.data + i * width);
+    if (!(value > 0 && std::isfinite(value))) return static_cast<std::int64_t>(i);
+  }
+  return -1;
+}
+
+[[noreturn]] void refuse_scale(const ModelTensor& tensor, DType read_as, std::int64_t at) {
+  const std::byte* data = tensor.view->data + at * bits(read_as) / 8;
+  const float value = format::read_number(read_as, data);
+  const bool nan_code = read_as == DType::f8_e8m0 && std::isnan(value);
+  const std::string shown = nan_code            ? "byte 255, the NaN of E8M0"
+                            : std::isnan(value) ? "NaN"
+                            : value == 0        ? "zero"
+                                                : fmt::format("{}", value);
+  const char* code = nan_code            ? "scale_e8m0_nan"
+                     : std::isnan(value) ? "scale_nan"
+                     : std::isinf(value) ? "scale_infinite"
+                     : value == 0        ? "scale_zero"
+                                         : "scale_negative";
+  fail(ErrorKind::corrupt_file,
+       {.code = code,
+        .what = fmt::format("scale {} of {} is {}", at, tensor.view->elements(), shown),
+        .file = *tensor.file,
+        .tensor = printable(tensor.name),
+        .why = "a scale is positive and finite; this one would make whole groups of weights wrong",
+        .todo = "Fetch the file again; if it is as published, the model was quantised wrongly"});
+}
+
+}  // namespace
+
+std::string described(const ModelTensor& tensor) {
+  return fmt::format("{} {}", name(tensor.view->dtype), tensor.view->shape_text());
+}
+
+const ModelTensor& TensorReader::need(const std::string& name, std::span<const DType> dtypes,
+                                      std::span<const Shape> shapes) {
+  const ModelTensor* tensor = files_->find(name);
+  require(tensor != nullptr, ErrorKind::corrupt_file, [&] {
+    return ErrorInfo{.code = "missing_tensor",
+                     .what = "a tensor that the model needs is missing",
+                     .file = files_->described(),
+                     .tensor = printable(name),
+                     .why = neighbours(*files_, name),
+                     .todo = "Fetch the model again; config.json and the weights must belong together"};
+  });
+  const bool right_dtype = std::find(dtypes.begin(), dtypes.end(), tensor->view->dtype) != dtypes.end();
+  const bool right_shape = std::find(shapes.begin(), shapes.end(), tensor->view->shape) != shapes.end();
+  require(right_dtype && right_shape, ErrorKind::corrupt_file, [&] {
+    const std::string types = either(dtypes, [](DType dtype) { return sluice::name(dtype); });
+    return ErrorInfo{.code = right_dtype ? "wrong_shape" : "wrong_dtype",
+                     .what = fmt::format("the tensor is {}, expected was {} {}", described(*tensor), types,
+                                         either(shapes, shape_text)),
+                     .file = *tensor->file,
+                     .tensor = printable(name),
+                     .todo = "config.json and the weights must belong together: fetch both again"};
+  });
+  used_.insert(name);
+  return *tensor;
+}
+
+const ModelTensor& TensorReader::need(const std::string& name, std::initializer_list<DType> dtypes,
+                                      const Shape& shape) {
+  return need(name, std::span(dtypes.begin(), dtypes.size()), std::span(&shape, 1));
+}
+
+float TensorReader::scalar(const std::string& name) {
+  const Shape shapes[] = {{}, {1}};
+  const DType dtypes[] = {DType::f32, DType::f16, DType::bf16};
+  const ModelTensor& tensor = need(name, dtypes, shapes);
+  const std::int64_t bad = first_bad_scale(*tensor.view, tensor.view->dtype);
+  if (bad >= 0) refuse_scale(tensor, tensor.view->dtype, bad);
+  return format::read_number(tensor.view->dtype, tensor.view->data);
+}
+
+void TensorReader::check_scales(const ModelTensor& tensor, DType read_as) {
+  if (depth_ == Depth::headers) return;
+  const std::int64_t bad = first_bad_scale(*tensor.view, read_as);
+  if (bad >= 0) refuse_scale(tensor, read_as, bad);
+}
+
+VectorView TensorReader::vector(const std::string& name, std::int64_t size) {
+  const ModelTensor& tensor = need(name, {DType::f32, DType::bf16, DType::f16}, {size});
+  return {tensor.view->data, tensor.view->dtype, size, bits(tensor.view->dtype) / 8};
+}
+
+std::vector<const ModelTensor*> TensorReader::unused(std::string_view prefix) const {
+  std::vector<const ModelTensor*> left;
+  for (const ModelTensor& tensor : files_->below(prefix))
+    if (!used_.contains(tensor.name)) left.push_back(&tensor);
+  return left;
+}
+
+}  // namespace sluice::checkpoint

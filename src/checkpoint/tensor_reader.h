@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// How schemes and families get at tensors: by name, with the types and the shape that they expect. Whatever
+// was asked for counts as used, so that a tensor nobody asked for can be noticed.
+#pragma once
+
+#include <initializer_list>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/model_files.h"
+#include "sluice/spec.h"
+
+namespace sluice::checkpoint {
+
+/// How much of the files a pass reads. Opening a model checks every layer by `headers`, which costs no more
+/// than the headers and the single numbers among the scales; the weights of a layer are taken by `values`.
+enum class Depth : bool { headers, values };
+
+using Shape = std::vector<std::int64_t>;
+
+class TensorReader {
+ public:
+  TensorReader(const ModelFiles& files, Depth depth) : files_(&files), depth_(depth) {}
+
+  Depth depth() const { return depth_; }
+  const ModelFiles& files() const { return *files_; }
+
+  bool has(const std::string& name) const { return files_->has(name); }
+
+  /// The tensor, of one of `dtypes` and one of `shapes`. Throws corrupt_file naming what was expected.
+  const ModelTensor& need(const std::string& name, std::span<const DType> dtypes,
+                          std::span<const Shape> shapes);
+  const ModelTensor& need(const std::string& name, std::initializer_list<DType> dtypes, const Shape& shape);
+
+  /// A tensor of one positive, finite float32 (f32, f16, bf16), [] or [1]. Read at any depth.
+  float scalar(const std::string& name);
+
+  /// At depth `values`: throws corrupt_file unless every element is positive and finite.
+  void check_scales(const ModelTensor& tensor, DType read_as);
+
+  /// A dense vector of numbers (f32, f16, bf16).
+  VectorView vector(const std::string& name, std::int64_t size);
+
+  /// A tensor that is known and that nothing here needs.
+  void ignore(const std::string& name) { used_.insert(name); }
+
+  /// The tensors below `prefix` that nobody asked for.
+  std::vector<const ModelTensor*> unused(std::string_view prefix) const;
+
+ private:
+  const ModelFiles* files_;
+  Depth depth_;
+  std::set<std::string, std::less<>> used_;
+};
+
+/// "F8_E4M3 [192, 256]"
+std::string described(const ModelTensor& tensor);
+
+}  // namespace sluice::checkpoint
