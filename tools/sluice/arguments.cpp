@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// The only file that includes CLI11, which takes 9 s to compile.
+#include "arguments.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <string_view>
+
+#include "errors.h"
+#include "output.h"
+#include "testing/sample.h"
+#include "testing/synthetic.h"
+
+namespace sluice::tools {
+
+namespace {
+
+constexpr const char* kAbout =
+    "Examples:\n"
+    "  sluice inspect models/tiny-gpt-oss-mxfp4\n"
+    "  sluice explain models/tiny-gpt-oss-mxfp4 --device h100 --tokens 1,16,256\n"
+    "  sluice check models/tiny-gpt-oss-mxfp4 --expected models/tiny-gpt-oss-mxfp4/expected.safetensors\n"
+    "\n"
+    "Reads, explains, runs, checks and measures the mixture-of-experts layers of published checkpoints.\n"
+    "MODEL is a directory with config.json and safetensors files, or a name such as openai/gpt-oss-20b in "
+    "the\n"
+    "local Hugging Face cache. Nothing touches a network.";
+
+constexpr const char* kExitCodes =
+    "Exit codes: 0 ok, 1 internal error, 2 usage, 3 refused file, 4 unsupported, 5 does not fit,\n"
+    "6 check failed, 7 device, 8 input or output.";
+
+constexpr int kMostTokens = 1 << 20;
+constexpr int kMostThreads = 4096;
+
+/// Fills one value for each verb; `chosen` says which to take.
+struct Parsed {
+  InspectOptions inspect;
+  ExplainOptions explain;
+  RunOptions run;
+  CheckOptions check;
+  BenchOptions bench;
+  SampleOptions sample;
+  Form form = Form::text;
+};
+
+CLI::App* add_verb(CLI::App& app, const std::string& name, const std::string& description) {
+  CLI::App* verb = app.add_subcommand(name, description);
+  verb->fallthrough();
+  return verb;
+}
+
+CLI::Option* add_model(CLI::App* verb, std::string& model) {
+  return verb->add_option("MODEL", model, "Directory, or a name in the Hugging Face cache")->type_name("");
+}
+
+void add_layer(CLI::App* verb, std::optional<int>& layer, const char* description) {
+  verb->add_option("--layer", layer, description)->check(CLI::NonNegativeNumber)->type_name("N");
+}
+
+void add_tokens(CLI::App* verb, std::vector<int>& tokens) {
+  verb->add_option("--tokens", tokens, "Token counts, separated by commas")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::Range(1, kMostTokens))
+      ->type_name("N,...")
+      ->capture_default_str();
+}
+
+void add_backend(CLI::App* verb, std::string& backend, const char* description) {
+  verb->add_option("--backend", backend, description)->type_name("NAME");
+}
+
+void add_inspect(CLI::App& app, InspectOptions& options) {
+  CLI::App* verb =
+      add_verb(app, "inspect",
+               "Example: sluice inspect models/tiny-gpt-oss-mxfp4\n\n"
+               "What a checkpoint holds: family, layers, experts, routers, activations with their limits,\n"
+               "formats, bytes, and anything odd.");
+  add_model(verb, options.model)->required();
+}
+
+void add_explain(CLI::App& app, ExplainOptions& options) {
+  CLI::App* verb =
+      add_verb(app, "explain",
+               "Example: sluice explain models/tiny-gpt-oss-mxfp4 --device h100\n\n"
+               "Which backend would run each layer on a device, what it would cost, and why every other\n"
+               "backend would not. The device need not be here. Exit code 4 when nothing fits.");
+  add_model(verb, options.model)->required();
+  add_layer(verb, options.layer, "One layer (default: all)");
+  verb->add_option("--device", options.device,
+                   "auto, cpu, cpu.avx2, cpu.avx512, a compute capability (sm80, sm90, ...) or a card (a100, "
+                   "h100, ...)")
+      ->type_name("NAME")
+      ->capture_default_str();
+  add_tokens(verb, options.tokens);
+  add_backend(verb, options.backend, "Only this backend");
+}
+
+void add_run(CLI::App& app, RunOptions& options) {
+  CLI::App* verb = add_verb(
+      app, "run",
+      "Example: sluice run models/tiny-gpt-oss-mxfp4 --layer 0 --input in.safetensors --output "
+      "out.safetensors\n\n"
+      "Runs one layer. IN holds `hidden` [tokens, hidden] (BF16, F16 or F32) and, if wanted, `input_ids`,\n"
+      "`router_logits` [tokens, experts], or `topk_ids` with `topk_weights` [tokens, top_k]. A file of "
+      "expected\n"
+      "outputs serves as well: `N.hidden` and `N.input_ids` of layer N are read. OUT holds topk_ids, "
+      "topk_weights,\n"
+      "experts_out (the routed part) and block_out (with shared experts).");
+  add_model(verb, options.model)->required();
+  verb->add_option("--layer", options.layer, "The layer to run")
+      ->required()
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("N");
+  verb->add_option("--input", options.input, "Safetensors file to read")->required()->type_name("IN");
+  verb->add_option("--output", options.output, "Safetensors file to write")->required()->type_name("OUT");
+  add_backend(verb, options.backend, "Only this backend (default: the plan's choice)");
+}
+
+void add_check(CLI::App& app, CheckOptions& options) {
+  CLI::App* verb = add_verb(
+      app, "check",
+      "Example: sluice check models/tiny-gpt-oss-mxfp4 --backend all --expected expected.safetensors\n\n"
+      "Runs backends on this machine and compares them with the definition in double precision, and with\n"
+      "expected outputs where given. Says how often the clamp fires and what dropping it would change.\n"
+      "Exit code 6 when a comparison fails.");
+  add_model(verb, options.model)->required();
+  add_layer(verb, options.layer, "One layer (default: all, or those that FILE has)");
+  verb->add_option("--backend", options.backend, "A backend, or all that fit this machine")
+      ->type_name("NAME")
+      ->capture_default_str();
+  verb->add_option("--expected", options.expected,
+                   "Inputs and expected outputs, tensors named N.hidden, N.block_out, ...")
+      ->type_name("FILE");
+  verb->add_option("--seed", options.seed, "Of the random inputs that are used without FILE")
+      ->type_name("N")
+      ->capture_default_str();
+}
+
+void add_bench(CLI::App& app, BenchOptions& options) {
+  CLI::App* verb = add_verb(
+      app, "bench",
+      "Example: sluice bench --shape gpt-oss-20b --format mxfp4 --tokens 1,16\n\n"
+      "Times a layer of a model, or of a published shape with drawn weights: median and spread, cold\n"
+      "weights, and the share of what this machine's memory and arithmetic allow.");
+  std::vector<std::string> shapes;
+  for (std::string_view shape : testing::public_shapes()) shapes.emplace_back(shape);
+  CLI::Option* model = add_model(verb, options.model);
+  add_layer(verb, options.layer, "The layer of MODEL (default: the first)");
+  verb->add_option("--shape", options.shape, "A published layer shape: " + listed(shapes))
+      ->excludes(model)
+      ->type_name("NAME");
+  verb->add_option("--format", options.format, "Weight format for --shape")
+      ->excludes(model)
+      ->type_name("NAME")
+      ->capture_default_str();
+  add_tokens(verb, options.tokens);
+  add_backend(verb, options.backend, "Only this backend (default: the plan's choice)");
+  verb->add_option("--threads", options.threads, "Threads (0: as many as this process may use)")
+      ->check(CLI::Range(0, kMostThreads))
+      ->type_name("N")
+      ->capture_default_str();
+}
+
+void add_sample(CLI::App& app, SampleOptions& options) {
+  CLI::App* verb =
+      add_verb(app, "sample",
+               "Example: sluice sample deepseek-v4-nvfp4 /tmp/sample --seed 1\n\n"
+               "Writes a small checkpoint with drawn weights in the public layout of FAMILY, for trying\n"
+               "things out. Its clamp fires, where the family has one.");
+  std::vector<std::string> families;
+  for (std::string_view family : testing::sample_families()) families.emplace_back(family);
+  verb->add_option("FAMILY", options.family, "One of " + listed(families))->required()->type_name("");
+  verb->add_option("OUT", options.directory, "Directory to create")->required()->type_name("");
+  verb->add_option("--seed", options.seed, "Seed of the weights")->type_name("N")->capture_default_str();
+}
+
+/// The verb that was named, with its options.
+Arguments chosen(const CLI::App& app, const Parsed& parsed) {
+  const std::string verb = app.get_subcommands().front()->get_name();
+  if (verb == "inspect") return {parsed.inspect, parsed.form};
+  if (verb == "explain") return {parsed.explain, parsed.form};
+  if (verb == "run") return {parsed.run, parsed.form};
+  if (verb == "check") return {parsed.check, parsed.form};
+  if (verb == "bench") return {parsed.bench, parsed.form};
+  return {parsed.sample, parsed.form};
+}
+
+bool asks_for_json(int argc, const char* const* argv) {
+  for (int i = 1; i < argc; ++i)
+    if (std::string_view(argv[i]) == "--json") return true;
+  return false;
+}
+
+int usage_error(const CLI::App& app, const std::string& why, Form form) {
+  const auto verbs = app.get_subcommands();
+  const std::string help =
+      verbs.empty() ? "sluice --help" : "sluice " + verbs.front()->get_name() + " --help";
+  report({.code = "usage", .what = "the command line does not make sense", .why = why, .todo = "see " + help},
+         form);
+  return kUsage;
+}
+
+/// `sluice` alone, or with --json only.
+int no_verb(const CLI::App& app, Form form) {
+  if (form == Form::json) return usage_error(app, "no verb was given", form);
+  fmt::print(stderr, "{}", app.help());
+  return kUsage;
+}
+
+}  // namespace
+
+std::variant<Arguments, int> parse_arguments(int argc, const char* const* argv) {
+  Parsed parsed;
+  CLI::App app(kAbout, "sluice");
+  app.footer(kExitCodes);
+  app.set_help_flag("-h,--help", "Print this help and exit");
+  app.set_version_flag("--version", "sluice " SLUICE_VERSION, "Print the version and exit");
+  app.add_flag(
+      "--json", [&](std::int64_t) { parsed.form = Form::json; }, "Print JSON (docs/schemas) instead of text");
+  app.require_subcommand(0, 1);
+  add_inspect(app, parsed.inspect);
+  add_explain(app, parsed.explain);
+  add_run(app, parsed.run);
+  add_check(app, parsed.check);
+  add_bench(app, parsed.bench);
+  add_sample(app, parsed.sample);
+
+  const Form form = asks_for_json(argc, argv) ? Form::json : Form::text;
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    print(app.get_subcommands().empty() ? app.help() : app.get_subcommands().front()->help());
+    return kOk;
+  } catch (const CLI::CallForVersion&) {
+    print("sluice " SLUICE_VERSION "\n");
+    return kOk;
+  } catch (const CLI::ParseError& error) {
+    return usage_error(app, error.what(), form);
+  }
+  if (app.get_subcommands().empty()) return no_verb(app, form);
+  return chosen(app, parsed);
+}
+
+}  // namespace sluice::tools

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// sluice explain MODEL: which backend would run each layer on a device, and why the others would not.
+#include <fmt/format.h>
+
+#include "errors.h"
+#include "json.h"
+#include "model.h"
+#include "output.h"
+#include "verbs.h"
+
+namespace sluice::tools {
+
+namespace {
+
+/// Layers of one plan are told once.
+std::string plans_text(const std::vector<ExplainedLayer>& layers) {
+  std::string text;
+  for (std::size_t first = 0; first < layers.size();) {
+    const std::string body = explain(layers[first].plan);
+    std::vector<int> same;
+    while (first < layers.size() && explain(layers[first].plan) == body)
+      same.push_back(layers[first++].layer);
+    text += (text.empty() ? "" : "\n") + layers_text(same) + "\n" + body;
+  }
+  return text;
+}
+
+std::vector<int> without_backend(const ExplainResult& result) {
+  std::vector<int> layers;
+  for (const ExplainedLayer& layer : result.layers)
+    if (layer.plan.chosen.empty()) layers.push_back(layer.layer);
+  return layers;
+}
+
+/// The text half of exit code 4; the document or the table on stdout has every reason.
+void say_unsupported(const ExplainResult& result, const std::vector<int>& layers) {
+  report({.code = "unsupported",
+          .what = fmt::format("no backend runs {} on {}", layers_text(layers), result.device.name),
+          .why = "each backend's reasons are in the table on the standard output",
+          .todo = "try --device cpu, or read docs/adding.md on what a backend declares"},
+         Form::text);
+}
+
+}  // namespace
+
+int execute(const ExplainOptions& options, Form form) {
+  require_backend_name(options.backend);
+  const DeviceFacts device = known_device(options.device);
+  const Checkpoint model = open_model(options.model);
+  ExplainResult result{
+      .model = model.info().directory, .device = device, .tokens = options.tokens, .layers = {}};
+  for (int layer : chosen_layers(model, options.layer))
+    result.layers.push_back({layer, choose({.layer = model.spec(layer),
+                                            .device = device,
+                                            .tokens = options.tokens,
+                                            .by_name = options.backend})});
+  print(form == Form::json ? to_json(result) : plans_text(result.layers));
+  if (const std::vector<int> layers = without_backend(result); !layers.empty()) {
+    say_unsupported(result, layers);
+    return kUnsupported;
+  }
+  if (form == Form::text) suggest("sluice check " + options.model);
+  return kOk;
+}
+
+}  // namespace sluice::tools

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// sluice run MODEL --layer N --input IN --output OUT: one layer, tensors in and tensors out.
+#include <fmt/format.h>
+
+#include <cstring>
+#include <string_view>
+
+#include "errors.h"
+#include "json.h"
+#include "model.h"
+#include "output.h"
+#include "progress.h"
+#include "sluice/layer.h"
+#include "testing/layer_input.h"
+#include "testing/safetensors_writer.h"
+#include "verbs.h"
+
+namespace sluice::tools {
+
+namespace {
+
+using testing::LayerInput;
+using testing::NamedTensor;
+
+/// Tokens that a call computes at a time: enough to use every core, and a workspace of some hundred megabytes
+/// at most.
+constexpr int kTokensAtOnce = 512;
+
+struct Outputs {
+  std::vector<std::int32_t> topk_ids;
+  std::vector<float> topk_weights, experts_out, block_out;
+
+  Outputs(std::size_t tokens, const LayerSpec& spec)
+      : topk_ids(tokens * static_cast<std::size_t>(spec.routed.top_k)),
+        topk_weights(topk_ids.size()),
+        experts_out(tokens * static_cast<std::size_t>(spec.routed.hidden)),
+        block_out(experts_out.size()) {}
+};
+
+Outputs compute(const Layer& layer, const LayerSpec& spec, const LayerInput& input) {
+  Outputs out(static_cast<std::size_t>(input.hidden.rows), spec);
+  std::vector<std::byte> workspace(layer.workspace_bytes(std::clamp(input.hidden.rows, 1, kTokensAtOnce)));
+  layer.run({.hidden = input.hidden,
+             .routing = input.routing(),
+             .router_logits = input.router_logits,
+             .token_ids = input.token_ids,
+             .experts_out = out.experts_out.data(),
+             .block_out = out.block_out.data(),
+             .topk_ids = out.topk_ids.data(),
+             .topk_weights = out.topk_weights.data(),
+             .workspace = workspace});
+  return out;
+}
+
+std::vector<NamedTensor> tensors_of(const Outputs& out, std::int64_t tokens, const ExpertsSpec& spec) {
+  using testing::tensor_of;
+  return {tensor_of<std::int32_t>("topk_ids", DType::i32, {tokens, spec.top_k}, out.topk_ids),
+          tensor_of<float>("topk_weights", DType::f32, {tokens, spec.top_k}, out.topk_weights),
+          tensor_of<float>("experts_out", DType::f32, {tokens, spec.hidden}, out.experts_out),
+          tensor_of<float>("block_out", DType::f32, {tokens, spec.hidden}, out.block_out)};
+}
+
+std::string result_text(const RunResult& result) {
+  std::string text = fmt::format("layer {}, {} tokens, backend {}, routed by {}\n{}\n", result.layer,
+                                 result.tokens, result.backend, result.routing, printable(result.output));
+  for (const WrittenTensor& tensor : result.tensors)
+    text += fmt::format("  {:<13} {} [{}]\n", tensor.name, tensor.dtype, fmt::join(tensor.shape, ", "));
+  return text;
+}
+
+}  // namespace
+
+int execute(const RunOptions& options, Form form) {
+  require_backend_name(options.backend);
+  const Checkpoint model = open_model(options.model);
+  const int number = chosen_layers(model, options.layer).front();
+  const LayerSpec spec = model.spec(number);
+  const LayerInput input = testing::read_layer_input(TensorFile::open(options.input), number, spec);
+  const Plan plan = choose({.layer = spec,
+                            .device = detect(),
+                            .tokens = {std::max(1, input.hidden.rows)},
+                            .by_name = options.backend});
+  const Outputs out = [&] {
+    ProgressLine progress("packing");
+    const Layer layer(plan, model.weights(number), {.progress = progress.callback()});
+    return compute(layer, spec, input);
+  }();
+
+  const std::vector<NamedTensor> tensors = tensors_of(out, input.hidden.rows, spec.routed);
+  testing::write_safetensors(options.output, tensors);
+  RunResult result{.model = model.info().directory,
+                   .layer = number,
+                   .backend = plan.chosen,
+                   .tokens = input.hidden.rows,
+                   .routing = input.routed_by(),
+                   .output = options.output};
+  for (const NamedTensor& tensor : tensors)
+    result.tensors.push_back({tensor.name, std::string(name(tensor.dtype)), tensor.shape});
+  print(form == Form::json ? to_json(result) : result_text(result));
+  if (form == Form::text) suggest("sluice check " + options.model + " --layer " + std::to_string(number));
+  return kOk;
+}
+
+}  // namespace sluice::tools
