@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// cpu.avx2: experts on processors with 256-bit vectors. Weights stay quantised in memory and are decoded
+// exactly; inputs, intermediate and sums are float32.
+#include "experts/backend.h"
+
+#include "experts/cpu/avx2/table.h"
+#include "experts/cpu/common/estimate.h"
+#include "experts/cpu/common/forward.h"
+#include "experts/cpu/common/pack.h"
+
+namespace sluice {
+
+extern const Backend kCpuAvx2;
+
+namespace {
+
+using cpu::kAvx2Lanes;
+
+std::unique_ptr<PackedExperts> pack(const PackInput& input) { return cpu::pack(kCpuAvx2, kAvx2Lanes, input); }
+
+std::int64_t packed_bytes(const ExpertsSpec& spec) { return cpu::packed_bytes(spec, kAvx2Lanes); }
+
+double estimate_us(const ExpertsSpec& spec, const DeviceFacts& device, int tokens) {
+  return cpu::estimate_us(spec, device, tokens, kAvx2Lanes);
+}
+
+void run(const PackedExperts& packed, const Forward& call) { cpu::forward(*cpu::kAvx2Table, packed, call); }
+
+constexpr Kernel kKernels[] = {
+    {.name = "grouped",
+     .tokens = {},
+     .estimate_us = estimate_us,
+     .workspace_bytes = cpu::workspace_bytes,
+     .run = run},
+};
+
+std::span<const Kernel> kernels() {
+  if (cpu::kAvx2Table == nullptr) return {};
+  return kKernels;
+}
+
+}  // namespace
+
+constinit const Backend kCpuAvx2{
+    .name = "cpu.avx2",
+    .can = {.device = DeviceKinds::of<device::Cpu>(),
+            .uses = InstructionList::set<instruction::Avx2, instruction::Fma, instruction::F16c>(),
+            .weights =
+                Formats::set<format::F32, format::F16, format::Bf16, format::Mxfp4, format::Nvfp4,
+                             format::Fp8Block128, format::Fp8Channel, format::Fp8Tensor, format::Mxfp8>(),
+            .activations = Activations::everything(),
+            .features = Features::set<feature::GateUpBias, feature::DownBias, feature::Limit, feature::Slope,
+                                      feature::Shift, feature::ExpertMap, feature::WeightOnInput,
+                                      feature::SharedExpert, feature::MixedFormats>()},
+    .pack = pack,
+    .packed_bytes = packed_bytes,
+    .kernels = kernels,
+};
+
+}  // namespace sluice

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which layout and which kernel a weight format has. A format that is not named here has neither: no CPU
+// backend may declare it.
+#pragma once
+
+#include "experts/cpu/common/kernel.h"
+#include "experts/cpu/common/layout.h"
+#include "format/formats.h"
+
+namespace sluice::cpu {
+
+struct FormatKernel {
+  Layout layout{};
+  Multiply KernelTable::*multiply = nullptr;
+};
+
+template <class F>
+inline constexpr FormatKernel kFormatKernel{};
+template <>
+inline constexpr FormatKernel kFormatKernel<format::F32>{kF32, &KernelTable::f32};
+template <>
+inline constexpr FormatKernel kFormatKernel<format::F16>{kF16, &KernelTable::f16};
+template <>
+inline constexpr FormatKernel kFormatKernel<format::Bf16>{kBf16, &KernelTable::bf16};
+template <>
+inline constexpr FormatKernel kFormatKernel<format::Mxfp4>{kMxfp4, &KernelTable::mxfp4};
+template <>
+inline constexpr FormatKernel kFormatKernel<format::Nvfp4>{kNvfp4, &KernelTable::nvfp4};
+template <>
+inline constexpr FormatKernel kFormatKernel<format::Mxfp8>{kMxfp8, &KernelTable::mxfp8};
+template <>
+inline constexpr FormatKernel kFormatKernel<format::Fp8Block128>{kFp8Block128, &KernelTable::fp8_block128};
+template <>
+inline constexpr FormatKernel kFormatKernel<format::Fp8Channel>{kFp8Rows, &KernelTable::fp8_rows};
+template <>
+inline constexpr FormatKernel kFormatKernel<format::Fp8Tensor>{kFp8Rows, &KernelTable::fp8_rows};
+
+inline const FormatKernel& format_kernel(Format format) {
+  return *Formats::visit(format, []<class F>() { return &kFormatKernel<F>; });
+}
+
+}  // namespace sluice::cpu

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+// One call in five steps: group the slots by expert; stage the inputs as float32; gate, up and activation
+// into `mid`; down into `out`; combine each token's experts in the order of its ids. Every value is written
+// by one task, and no sum depends on which tokens or threads it shared the call with.
+#include "experts/cpu/common/forward.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/bits.h"
+#include "experts/cpu/common/activate.h"
+#include "experts/cpu/common/packed.h"
+#include "experts/cpu/common/workspace.h"
+#include "format/bf16.h"
+#include "format/f16.h"
+#include "routing/group.h"
+
+namespace sluice::cpu {
+namespace {
+
+/// Weights a task reads at least: a shorter walk spends its time on getting the prefetchers going.
+constexpr std::size_t kLeastTaskBytes = std::size_t{16} << 10;
+/// And at most, so that the last task to finish is not waited for.
+constexpr std::size_t kMostTaskBytes = std::size_t{128} << 10;
+/// Columns of the output that a combining task writes.
+constexpr int kCombineColumns = 1024;
+
+struct Call {
+  const KernelTable& table;
+  const Packed& packed;
+  const Forward& forward;
+  Workspace work;
+  Activate activate;
+  int active = 0;  // experts
+
+  const ExpertsSpec& spec() const { return packed.spec; }
+  const ExpertLayout& layout() const { return packed.layout; }
+  int slots() const { return forward.input.rows * spec().top_k; }
+};
+
+/// An expert and its positions [first, last).
+struct Group {
+  const std::byte* expert;
+  int first, last;
+};
+
+Group group(const Call& call, int index) {
+  const std::int32_t local = call.work.active[index];
+  return {call.packed.expert(local), call.work.offsets[local], call.work.offsets[local + 1]};
+}
+
+// ---- grouping
+
+void group_slots(Call& call) {
+  const Workspace& work = call.work;
+  const int local_experts = call.spec().local_experts, slots = call.slots();
+  const int used = group_by_expert(call.forward.routing, call.forward.expert_map, call.spec().experts,
+                                   {work.offsets, static_cast<std::size_t>(local_experts) + 1},
+                                   {work.slots, static_cast<std::size_t>(slots)});
+  std::fill_n(work.positions, slots, -1);
+  for (int p = 0; p < used; ++p) work.positions[work.slots[p]] = p;
+
+  const auto tokens = [&](std::int32_t local) { return work.offsets[local + 1] - work.offsets[local]; };
+  for (int local = 0; local < local_experts; ++local)
+    if (tokens(local) > 0) work.active[call.active++] = local;
+  // The longest work first, so that what is left at the end is short.
+  std::sort(work.active, work.active + call.active, [&](std::int32_t a, std::int32_t b) {
+    return tokens(a) != tokens(b) ? tokens(a) > tokens(b) : a < b;
+  });
+}
+
+// ---- staging
+
+template <class Element, class ToFloat>
+void to_floats(const std::byte* row, int count, ToFloat to_float, float* out) {
+  for (int i = 0; i < count; ++i) out[i] = to_float(load<Element>(row + sizeof(Element) * i));
+}
+
+void read_row(const RowsView& rows, int row, float* out) {
+  const std::byte* at = rows.data + row * rows.row_stride;
+  if (rows.dtype == DType::bf16) return to_floats<std::uint16_t>(at, rows.width, format::bf16_to_float, out);
+  if (rows.dtype == DType::f16) return to_floats<std::uint16_t>(at, rows.width, format::f16_to_float, out);
+  to_floats<float>(
+      at, rows.width, [](float value) { return value; }, out);
+}
+
+/// One position: its token's input, weighted where the layer weights inputs, and zeros in the padding that
+/// products will read.
+void stage(const Call& call, int position) {
+  const Workspace& work = call.work;
+  const int slot = work.slots[position], hidden = call.spec().hidden;
+  float* row = work.input + position * work.input_stride;
+  read_row(call.forward.input, slot / call.spec().top_k, row);
+  if (call.spec().weight_on_input)
+    for (int i = 0; i < hidden; ++i) row[i] *= call.forward.routing.weights[slot];
+  std::fill(row + hidden, row + work.input_stride, 0.0f);
+  float* mid = work.mid + position * work.mid_stride;
+  std::fill(mid + call.spec().intermediate, mid + work.mid_stride, 0.0f);
+}
+
+// ---- products
+
+/// Where a product reads its tokens.
+struct Tokens {
+  const float* input;
+  std::size_t stride;
+  int count;
+};
+
+/// Where the sums of a unit go.
+struct Sums {
+  float* gate;  // where gate and up are walked together
+  float* out;
+  std::size_t stride;
+};
+
+/// The sums of one unit of rows.
+void multiply(const Call& call, const Stream& stream, const std::byte* expert, int unit, const Tokens& tokens,
+              const Sums& sums) {
+  const int lanes = call.layout().lanes;
+  const bool together = stream.pairing == Pairing::gate_with_up;
+  const int pairs = together ? 2 : 1;
+  (call.table.*
+   stream.format.multiply)({.weights = expert + stream.offset + unit * pairs * stream.pair_bytes,
+                            .pair_bytes = stream.pair_bytes,
+                            .factors_offset = stream.format.layout.factors_offset(lanes, stream.columns),
+                            .pairs = pairs,
+                            .groups = stream.groups(),
+                            .input = tokens.input,
+                            .input_stride = tokens.stride,
+                            .tokens = tokens.count,
+                            .out = {together ? sums.gate : sums.out, together ? sums.out : sums.out + lanes},
+                            .out_stride = sums.stride,
+                            .out_step = static_cast<std::size_t>(lanes)});
+}
+
+void add_bias(const std::byte* bias, int count, float* to) {
+  const auto* values = reinterpret_cast<const float*>(bias);
+  for (int i = 0; i < count; ++i) to[i] += values[i];
+}
+
+/// Gate, up and activation of one unit, for some tokens of an expert.
+void first_unit(const Call& call, const Group& group, int unit, int position, int count, float* scratch) {
+  const ExpertLayout& layout = call.layout();
+  const Workspace& work = call.work;
+  const std::size_t rows = layout.unit_rows();
+  float *gate = scratch, *up = scratch + kTokenChunk * rows;
+  const Tokens tokens{work.input + position * work.input_stride, work.input_stride, count};
+  if (layout.gate.pairs != 0)
+    multiply(call, layout.gate, group.expert, unit, tokens, {.gate = nullptr, .out = gate, .stride = rows});
+  multiply(call, layout.up, group.expert, unit, tokens, {.gate = gate, .out = up, .stride = rows});
+
+  const int row = unit * layout.unit_rows();
+  const int valid = std::min(layout.unit_rows(), call.spec().intermediate - row);
+  for (int m = 0; m < count; ++m, gate += rows, up += rows) {
+    if (call.spec().gate_up_bias) {
+      if (call.spec().formats.gate)
+        add_bias(group.expert + layout.gate_bias + row * sizeof(float), valid, gate);
+      add_bias(group.expert + layout.up_bias + row * sizeof(float), valid, up);
+    }
+    call.activate({gate, up, work.mid + (position + m) * work.mid_stride + row, valid}, call.spec().params);
+  }
+}
+
+void first_product(const Call& call, const Group& group, int unit, int worker) {
+  float* scratch = call.work.scratch + worker * call.work.scratch_stride;
+  for (int p = group.first; p < group.last; p += kTokenChunk)
+    first_unit(call, group, unit, p, std::min(kTokenChunk, group.last - p), scratch);
+}
+
+void second_product(const Call& call, const Group& group, int unit, int /*worker*/) {
+  const Workspace& work = call.work;
+  for (int p = group.first; p < group.last; p += kTokenChunk)
+    multiply(call, call.layout().down, group.expert, unit,
+             {work.mid + p * work.mid_stride, work.mid_stride, std::min(kTokenChunk, group.last - p)},
+             {.gate = nullptr,
+              .out = work.out + p * work.out_stride + unit * call.layout().unit_rows(),
+              .stride = work.out_stride});
+}
+
+/// Units an expert is cut into, and the bytes of one.
+struct Cut {
+  int units;
+  std::size_t unit_bytes;
+};
+
+/// Calls product(group, unit, worker) for every unit of every active expert.
+template <class Product>
+void for_units(const Call& call, const Cut& cut, Product product) {
+  Executor& executor = *call.forward.executor;
+  const std::size_t total = cut.unit_bytes * cut.units * call.active;
+  // Eight tasks a worker, within the limits.
+  const std::size_t wanted = total / (8 * static_cast<std::size_t>(executor.workers()));
+  const std::size_t bytes = std::clamp(wanted, kLeastTaskBytes, kMostTaskBytes);
+  const int step = static_cast<int>(std::clamp<std::size_t>(bytes / cut.unit_bytes, 1, cut.units));
+  const int tasks = (cut.units + step - 1) / step;
+  parallel_for(executor, tasks * call.active, [&](int task, int worker) {
+    const Group expert = group(call, task / tasks);
+    const int first = task % tasks * step;
+    for (int unit = first; unit < std::min(first + step, cut.units); ++unit)
+      product(call, expert, unit, worker);
+  });
+}
+
+// ---- combining
+
+/// Columns [first, last) of a token: the weighted sum of its experts, in the order of its ids.
+void combine(const Call& call, int token, int first, int last) {
+  const Workspace& work = call.work;
+  const ExpertsSpec& spec = call.spec();
+  float* out = call.forward.output + static_cast<std::size_t>(token) * spec.hidden;
+  std::fill(out + first, out + last, 0.0f);
+  for (int slot = token * spec.top_k; slot < (token + 1) * spec.top_k; ++slot) {
+    const std::int32_t position = work.positions[slot];
+    if (position < 0) continue;
+    float* row = work.out + position * work.out_stride;
+    if (spec.down_bias) {
+      const std::int32_t local =
+          local_expert(call.forward.routing.ids[slot], call.forward.expert_map, spec.experts);
+      add_bias(call.packed.expert(local) + call.layout().down_bias + first * sizeof(float), last - first,
+               row + first);
+    }
+    const float weight = spec.weight_on_input ? 1.0f : call.forward.routing.weights[slot];
+    for (int i = first; i < last; ++i) out[i] += weight * row[i];
+  }
+}
+
+}  // namespace
+
+std::size_t workspace_bytes(const PackedExperts& packed, int tokens, int workers) {
+  const std::int64_t slots = std::int64_t{tokens} * packed.spec.top_k;
+  return make_workspace(static_cast<const Packed&>(packed), slots, workers, nullptr).bytes;
+}
+
+void forward(const KernelTable& table, const PackedExperts& experts, const Forward& f) {
+  const int tokens = f.input.rows;
+  if (tokens == 0) return;
+  const auto& packed = static_cast<const Packed&>(experts);
+  const ExpertLayout& layout = packed.layout;
+  Call call{.table = table,
+            .packed = packed,
+            .forward = f,
+            .work = make_workspace(packed, std::int64_t{tokens} * packed.spec.top_k, f.executor->workers(),
+                                   f.workspace.data()),
+            .activate = activate(packed.spec.activation)};
+  group_slots(call);
+
+  parallel_for(*f.executor, call.work.offsets[packed.spec.local_experts],
+               [&](int p, int) { stage(call, p); });
+  for_units(call, {layout.first_units(), layout.first_unit_bytes()}, first_product);
+  for_units(call, {layout.down.pairs, layout.down.pair_bytes}, second_product);
+
+  const int columns = (packed.spec.hidden + kCombineColumns - 1) / kCombineColumns;
+  parallel_for(*f.executor, tokens * columns, [&](int task, int) {
+    const int first = task % columns * kCombineColumns;
+    combine(call, task / columns, first, std::min(first + kCombineColumns, packed.spec.hidden));
+  });
+}
+
+}  // namespace sluice::cpu

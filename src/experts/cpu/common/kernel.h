@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the half of a CPU backend that is compiled for an instruction set gives to the half that is not: one
+// table of functions over raw memory.
+//
+// An object file compiled with -mavx2 must not define inline functions that others use too: the linker would
+// keep one copy, perhaps this one, and hand it to a machine without AVX2. So this header holds aggregates
+// without functions, and tests/cpu checks with nm that such objects define no weak symbol.
+#pragma once
+
+#include <cstddef>
+
+namespace sluice::cpu {
+
+/// out[block][token][row] = sum over columns of weights[row][column] * input[token][column], for consecutive
+/// pairs of one matrix or two (see layout.h).
+struct Multiplication {
+  const std::byte* weights;    // the first pair
+  std::size_t pair_bytes;      // from one pair to the next
+  std::size_t factors_offset;  // within a pair
+  int pairs;
+  int groups;                // of columns
+  const float* input;        // [tokens, input_stride], columns padded with zeros to whole groups
+  std::size_t input_stride;  // in floats
+  int tokens;
+  float* out[2];           // of blocks 0 and 1 of the first pair, [tokens, out_stride], `lanes` rows each
+  std::size_t out_stride;  // in floats
+  std::size_t out_step;    // in floats, from one pair's rows to the next
+};
+
+using Multiply = void (*)(const Multiplication&);
+
+/// One entry a layout of layout.h.
+struct KernelTable {
+  int lanes;
+  Multiply f32, f16, bf16, mxfp4, nvfp4, mxfp8, fp8_block128, fp8_rows;
+};
+
+}  // namespace sluice::cpu

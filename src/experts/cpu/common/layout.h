@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// How packed weights lie in memory: the contract between the packer (common/pack.cpp) and the kernels
+// (common/multiply.h). Everything here is a number; both sides compute their addresses from it.
+//
+// Rows are packed in blocks of `lanes` (a vector of float32): lane = row, so a kernel never sums across a
+// vector. Two blocks make a pair, gate block b with up block b, or two neighbouring blocks of one matrix. A
+// pair is stored group by group along the columns, so that one walk over contiguous memory feeds both blocks:
+//
+//   pair = { group 0: codes 0, scales 0, codes 1, scales 1 } { group 1: ... } ... { factors 0, factors 1 }
+//   padding
+//
+// `factors` are one float32 a row, multiplied at the end: the coarse scale of formats that have one, and NaN
+// for a row that contains a NaN code or scale, whose every product is NaN whatever the input (so that no
+// decoder has to look for NaN). Rows are padded with zero codes, columns with zero codes up to a whole group.
+//
+// This header is compiled for every instruction set: constants only, nothing that could be emitted as a
+// function.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace sluice::cpu {
+
+/// Columns of one chain of multiply-adds. A row is summed 16 columns at a time in ascending order, and the
+/// sums are added up in ascending order, for every format, tile, thread count and instruction set: hence the
+/// same bits.
+inline constexpr int kChain = 16;
+
+/// How the codes of a group lie. k counts the columns of a group, r the rows of a block.
+enum class Codes : std::uint8_t {
+  fp4,   // dwords, 8 columns a row: see fp4_dword in pack.cpp
+  e4m3,  // byte k * lanes + r
+  f16,   // half k * lanes + r
+  bf16,  // dword (k / 2) * lanes + r holds the columns k (low half) and k + 1
+  f32,   // float k * lanes + r
+};
+
+/// What scales a group of a block has.
+enum class Scales : std::uint8_t {
+  none,
+  byte_each_row,     // `lanes` bytes, e8m0 or e4m3
+  float_each_block,  // one float32: the block lies within one scale tile
+};
+
+struct Layout {
+  Codes codes = Codes::f32;
+  int code_bits = 0;
+  int group = kChain;  // columns, a multiple of kChain
+  Scales scales = Scales::none;
+  bool factors = false;
+
+  constexpr int code_bytes(int lanes) const { return lanes * group * code_bits / 8; }
+  constexpr int scale_bytes(int lanes) const {
+    return scales == Scales::none ? 0 : scales == Scales::byte_each_row ? lanes : 4;
+  }
+  constexpr int block_bytes(int lanes) const { return code_bytes(lanes) + scale_bytes(lanes); }
+  constexpr int group_bytes(int lanes) const { return 2 * block_bytes(lanes); }
+  constexpr int groups(int columns) const { return (columns + group - 1) / group; }
+  constexpr std::size_t factors_offset(int lanes, int columns) const {
+    return static_cast<std::size_t>(groups(columns)) * group_bytes(lanes);
+  }
+  /// Rounded up to whole cache lines.
+  constexpr std::size_t pair_bytes(int lanes, int columns) const {
+    const std::size_t used = factors_offset(lanes, columns) + (factors ? 2 * lanes * sizeof(float) : 0);
+    return (used + 63) / 64 * 64;
+  }
+};
+
+inline constexpr Layout kF32{.codes = Codes::f32, .code_bits = 32, .group = kChain};
+inline constexpr Layout kF16{.codes = Codes::f16, .code_bits = 16, .group = kChain};
+inline constexpr Layout kBf16{.codes = Codes::bf16, .code_bits = 16, .group = kChain};
+inline constexpr Layout kMxfp4{
+    .codes = Codes::fp4, .code_bits = 4, .group = 32, .scales = Scales::byte_each_row, .factors = true};
+inline constexpr Layout kNvfp4{
+    .codes = Codes::fp4, .code_bits = 4, .group = 16, .scales = Scales::byte_each_row, .factors = true};
+inline constexpr Layout kMxfp8{
+    .codes = Codes::e4m3, .code_bits = 8, .group = 32, .scales = Scales::byte_each_row, .factors = true};
+inline constexpr Layout kFp8Block128{
+    .codes = Codes::e4m3, .code_bits = 8, .group = 128, .scales = Scales::float_each_block, .factors = true};
+/// One scale a row, or one for the matrix: the factors.
+inline constexpr Layout kFp8Rows{.codes = Codes::e4m3, .code_bits = 8, .group = kChain, .factors = true};
+
+}  // namespace sluice::cpu

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cuts the packing of all experts into tasks and reports progress.
+#include "experts/cpu/common/pack.h"
+
+#include <algorithm>
+#include <mutex>
+
+#include "core/bits.h"
+#include "format/scales.h"
+
+namespace sluice::cpu {
+namespace {
+
+/// Large enough that a task's start costs nothing, small enough that one large expert keeps all workers busy.
+constexpr std::size_t kTaskBytes = std::size_t{1} << 20;
+
+/// One stream of every expert, cut into `chunks` ranges of pairs.
+struct Part {
+  const Stream* stream;
+  int chunks;
+};
+
+Part make_part(const Stream& stream) {
+  const std::size_t wanted = (stream.bytes() + kTaskBytes - 1) / kTaskBytes;
+  return {&stream, static_cast<int>(std::min<std::size_t>(wanted, stream.pairs))};
+}
+
+PairSource source_of(const ExpertLayout& layout, const Stream& stream, const ExpertWeights& weights) {
+  if (&stream == &layout.down) return {{&weights.down, &weights.down}};
+  if (&stream == &layout.gate) return {{&*weights.gate, &*weights.gate}};
+  if (stream.pairing == Pairing::gate_with_up) return {{&*weights.gate, &weights.up}};
+  return {{&weights.up, &weights.up}};
+}
+
+void copy_bias(const VectorView& bias, std::byte* to) {
+  for (std::int64_t i = 0; i < bias.size; ++i)
+    store(to + sizeof(float) * i, format::read_number(bias.dtype, bias.data + i * bias.stride));
+}
+
+void pack_biases(const Packed& packed, const ExpertWeights& weights, std::byte* expert) {
+  const ExpertLayout& layout = packed.layout;
+  if (packed.spec.gate_up_bias) {
+    if (weights.gate) copy_bias(weights.gate_bias, expert + layout.gate_bias);
+    copy_bias(weights.up_bias, expert + layout.up_bias);
+  }
+  if (packed.spec.down_bias) copy_bias(weights.down_bias, expert + layout.down_bias);
+}
+
+/// Adds up what tasks did and tells the caller, one call at a time.
+class Meter {
+ public:
+  Meter(const Progress& progress, std::int64_t total) : progress_(progress), total_(total) {}
+
+  void add(std::size_t bytes) {
+    if (!progress_) return;
+    const std::lock_guard<std::mutex> one_at_a_time(mutex_);
+    done_ += static_cast<std::int64_t>(bytes);
+    progress_(done_, total_);
+  }
+
+ private:
+  const Progress& progress_;
+  const std::int64_t total_;
+  std::mutex mutex_;
+  std::int64_t done_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<PackedExperts> pack(const Backend& backend, int lanes, const PackInput& input) {
+  auto packed = std::make_unique<Packed>(backend, input.spec, lanes);
+  const ExpertLayout& layout = packed->layout;
+  const Part parts[] = {make_part(layout.gate), make_part(layout.up), make_part(layout.down)};
+  const int chunks = parts[0].chunks + parts[1].chunks + parts[2].chunks;
+  const std::size_t stream_bytes = layout.gate.bytes() + layout.up.bytes() + layout.down.bytes();
+  Meter meter(input.progress, static_cast<std::int64_t>(input.spec.local_experts * stream_bytes));
+
+  parallel_for(input.executor, input.spec.local_experts * chunks, [&](int task, int) {
+    const int local = task / chunks;
+    int chunk = task % chunks;
+    if (chunk == 0) pack_biases(*packed, input.experts[local], packed->expert(local));
+    const Part* part = parts;
+    while (chunk >= part->chunks) chunk -= (part++)->chunks;
+    const Stream& stream = *part->stream;
+    const PairRange range{stream.pairs * chunk / part->chunks, stream.pairs * (chunk + 1) / part->chunks};
+    pack_pairs(stream, lanes, source_of(layout, stream, input.experts[local]), range,
+               packed->expert(local) + stream.offset);
+    meter.add((range.last - range.first) * stream.pair_bytes);
+  });
+  return packed;
+}
+
+std::int64_t packed_bytes(const ExpertsSpec& spec, int lanes) {
+  return static_cast<std::int64_t>(spec.local_experts * expert_layout(spec, lanes).bytes);
+}
+
+}  // namespace sluice::cpu

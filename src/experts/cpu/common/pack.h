@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// From canonical weights to the layout of layout.h. Plain code for any machine; lanes are 8 or 16.
+#pragma once
+
+#include <memory>
+
+#include "experts/backend.h"
+#include "experts/cpu/common/packed.h"
+
+namespace sluice::cpu {
+
+std::unique_ptr<PackedExperts> pack(const Backend& backend, int lanes, const PackInput& input);
+
+/// Bytes that pack will allocate.
+std::int64_t packed_bytes(const ExpertsSpec& spec, int lanes);
+
+/// Pairs [first, last) of a stream.
+struct PairRange {
+  int first, last;
+};
+
+/// The matrices that blocks 0 and 1 of a stream's pairs come from; twice the same one for neighbours.
+struct PairSource {
+  const WeightMatrix* block[2];
+};
+
+/// Writes pairs `range` of `stream`, whose first pair is at `pairs`.
+void pack_pairs(const Stream& stream, int lanes, const PairSource& source, PairRange range, std::byte* pairs);
+
+}  // namespace sluice::cpu

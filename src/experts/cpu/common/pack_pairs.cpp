@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes pairs: codes, scales and factors, group by group. Reads the source's rows side by side and in order,
+// and writes front to back.
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "core/bits.h"
+#include "experts/cpu/common/pack.h"
+#include "format/geometry.h"
+#include "format/scales.h"
+
+namespace sluice::cpu {
+namespace {
+
+/// The rows of one block: lane r is row first + r of the matrix, or padding.
+template <int kLanes>
+struct Block {
+  Block(const WeightMatrix& of, std::int64_t first_row) : matrix(of), first(first_row) {
+    const std::int64_t left = of.rows - first_row;
+    rows = left < 0 ? 0 : left > kLanes ? kLanes : static_cast<int>(left);
+  }
+
+  const std::byte* row(int r) const { return matrix.codes + (first + r) * matrix.row_stride; }
+  /// Columns of the group that starts at `column`; the others are padding.
+  int columns(std::int64_t column, int group) const {
+    return static_cast<int>(std::min<std::int64_t>(group, matrix.cols - column));
+  }
+
+  const WeightMatrix& matrix;
+  std::int64_t first;
+  int rows;
+  bool nan[kLanes] = {};  // the row has a code or scale that is NaN
+};
+
+bool is_nan_e4m3(std::uint8_t code) { return (code & 0x7F) == 0x7F; }
+
+/// Columns c to c + 7 of a row of 4-bit codes, column c + i in bits 4i; `columns` of them exist.
+std::uint32_t eight_codes(const std::byte* at, int columns) {
+  if (columns >= 8) return load<std::uint32_t>(at);
+  if (columns <= 0) return 0;
+  std::uint32_t codes = 0;
+  std::memcpy(&codes, at, static_cast<std::size_t>(columns + 1) / 2);
+  return codes & ((std::uint32_t{1} << 4 * columns) - 1);
+}
+
+/// Eight columns of a row into the line of its block (lanes dwords).
+///   16 lanes: dword r is row r, nibble i column i.
+///   8 lanes:  in each 16 bytes, row j of 4 has bytes 2j, 2j + 1, 8 + 2j, 9 + 2j; their low nibbles are
+///   columns 0 to 3,
+///             the high nibbles 4 to 7 (kernels.cpp of avx2 says what for).
+template <int kLanes>
+void put_fp4(std::byte* line, int r, std::uint32_t codes) {
+  if constexpr (kLanes == 16) {
+    store(line + 4 * r, codes);
+  } else {
+    const std::uint32_t early = codes & 0xFFFF, late = codes >> 16;      // columns 0 to 3 and 4 to 7
+    const std::uint32_t even = (early & 0x0F0F) | (late & 0x0F0F) << 4;  // 0 and 4, 2 and 6
+    const std::uint32_t odd = (early >> 4 & 0x0F0F) | (late & 0xF0F0);   // 1 and 5, 3 and 7
+    std::byte* at = line + r / 4 * 16 + r % 4 * 2;
+    store(at, static_cast<std::uint16_t>((even & 0xFF) | (odd & 0xFF) << 8));
+    store(at + 8, static_cast<std::uint16_t>(even >> 8 | (odd & 0xFF00)));
+  }
+}
+
+template <int kLanes>
+void pack_fp4(const Block<kLanes>& block, std::int64_t column, int group, std::byte* out) {
+  const int columns = block.columns(column, group);
+  for (int c = 0; c < group; c += 8, out += 4 * kLanes)
+    for (int r = 0; r < kLanes; ++r)
+      put_fp4<kLanes>(out, r, r < block.rows ? eight_codes(block.row(r) + (column + c) / 2, columns - c) : 0);
+}
+
+/// Whole elements, column by column.
+template <class Element, int kLanes>
+void pack_elements(const Block<kLanes>& block, std::int64_t column, int group, std::byte* out) {
+  const int columns = block.columns(column, group);
+  const std::ptrdiff_t stride = block.matrix.col_stride;
+  std::memset(out, 0, sizeof(Element) * group * kLanes);
+  for (int r = 0; r < block.rows; ++r) {
+    const std::byte* at = block.row(r) + column * stride;
+    std::byte* to = out + sizeof(Element) * r;
+    for (int c = 0; c < columns; ++c)
+      store(to + sizeof(Element) * kLanes * c, load<Element>(at + c * stride));
+  }
+}
+
+/// Pairs of columns share a dword.
+template <int kLanes>
+void pack_bf16(const Block<kLanes>& block, std::int64_t column, int group, std::byte* out) {
+  const int columns = block.columns(column, group);
+  const std::ptrdiff_t stride = block.matrix.col_stride;
+  std::memset(out, 0, 2 * static_cast<std::size_t>(group) * kLanes);
+  for (int r = 0; r < block.rows; ++r) {
+    const std::byte* at = block.row(r) + column * stride;
+    for (int c = 0; c < columns; ++c)
+      store(out + 4 * (c / 2 * kLanes + r) + 2 * (c % 2), load<std::uint16_t>(at + c * stride));
+  }
+}
+
+template <int kLanes>
+void pack_codes(const Layout& layout, Block<kLanes>& block, std::int64_t column, std::byte* out) {
+  switch (layout.codes) {
+    case Codes::fp4:
+      return pack_fp4(block, column, layout.group, out);
+    case Codes::e4m3:
+      pack_elements<std::uint8_t>(block, column, layout.group, out);
+      for (int c = 0; c < layout.group; ++c)
+        for (int r = 0; r < kLanes; ++r)
+          block.nan[r] |= is_nan_e4m3(load<std::uint8_t>(out + c * kLanes + r));
+      return;
+    case Codes::f16:
+      return pack_elements<std::uint16_t>(block, column, layout.group, out);
+    case Codes::bf16:
+      return pack_bf16(block, column, layout.group, out);
+    case Codes::f32:
+      return pack_elements<std::uint32_t>(block, column, layout.group, out);
+  }
+}
+
+template <int kLanes>
+void pack_scales(const Layout& layout, Block<kLanes>& block, int group, std::byte* out) {
+  const ScalesView& scales = block.matrix.scales;
+  if (layout.scales == Scales::byte_each_row) {
+    const bool e4m3 = scales.dtype == DType::f8_e4m3;
+    for (int r = 0; r < kLanes; ++r) {
+      const std::uint8_t code = r < block.rows
+                                    ? load<std::uint8_t>(scales.data + (block.first + r) * scales.row_stride +
+                                                         group * scales.col_stride)
+                                    : 0;
+      block.nan[r] |= e4m3 ? is_nan_e4m3(code) : code == 0xFF;
+      store(out + r, code);
+    }
+  } else if (layout.scales == Scales::float_each_block) {
+    const int tile = geometry(block.matrix.format).group_rows;
+    store(out, block.rows == 0 ? 1.0f : format::scale_at(scales, block.first / tile, group));
+  }
+}
+
+template <int kLanes>
+void pack_factors(const Layout& layout, const Block<kLanes>& block, std::byte* out) {
+  if (!layout.factors) return;
+  const WeightMatrix& matrix = block.matrix;
+  const format::Geometry& shape = geometry(matrix.format);
+  for (int r = 0; r < kLanes; ++r) {
+    float factor = matrix.second_scale;
+    if (layout.scales == Scales::none && r < block.rows)
+      factor *= format::scale_at(matrix.scales,
+                                 shape.group_rows == 0 ? 0 : (block.first + r) / shape.group_rows, 0);
+    store(out + sizeof(float) * r, block.nan[r] ? std::numeric_limits<float>::quiet_NaN() : factor);
+  }
+}
+
+template <int kLanes>
+void pack_all(const Stream& stream, const PairSource& source, PairRange range, std::byte* pairs) {
+  const Layout& layout = stream.format.layout;
+  for (int p = range.first; p < range.last; ++p)
+    for (int b = 0; b < 2; ++b) {
+      const std::int64_t index = stream.pairing == Pairing::gate_with_up ? p : 2 * p + b;
+      Block<kLanes> block(*source.block[b], index * kLanes);
+      std::byte* pair = pairs + p * stream.pair_bytes;
+      std::byte* out = pair + b * layout.block_bytes(kLanes);
+      for (int g = 0; g < stream.groups(); ++g, out += layout.group_bytes(kLanes)) {
+        pack_codes(layout, block, std::int64_t{g} * layout.group, out);
+        pack_scales(layout, block, g, out + layout.code_bytes(kLanes));
+      }
+      pack_factors(layout, block,
+                   pair + layout.factors_offset(kLanes, stream.columns) + b * kLanes * sizeof(float));
+    }
+}
+
+}  // namespace
+
+void pack_pairs(const Stream& stream, int lanes, const PairSource& source, PairRange range,
+                std::byte* pairs) {
+  if (lanes == 16) return pack_all<16>(stream, source, range, pairs);
+  pack_all<8>(stream, source, range, pairs);
+}
+
+}  // namespace sluice::cpu

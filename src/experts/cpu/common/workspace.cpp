@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experts/cpu/common/workspace.h"
+
+#include <algorithm>
+
+namespace sluice::cpu {
+namespace {
+
+/// Hands out lines of memory, or only counts them.
+class Carver {
+ public:
+  explicit Carver(std::byte* memory) : memory_(memory) {}
+
+  template <class T>
+  T* take(std::size_t count) {
+    std::byte* at = memory_ == nullptr ? nullptr : memory_ + used_;
+    used_ += (count * sizeof(T) + 63) / 64 * 64;
+    return reinterpret_cast<T*>(at);
+  }
+
+  std::size_t used() const { return used_; }
+
+ private:
+  std::byte* memory_;
+  std::size_t used_ = 0;
+};
+
+/// Rows start on cache lines.
+std::size_t row_floats(int columns) { return (static_cast<std::size_t>(columns) + 15) / 16 * 16; }
+
+}  // namespace
+
+Workspace make_workspace(const Packed& packed, std::int64_t slots, int workers, std::byte* memory) {
+  const ExpertLayout& layout = packed.layout;
+  Workspace work;
+  work.input_stride = row_floats(std::max(layout.gate.padded_columns(), layout.up.padded_columns()));
+  work.mid_stride = row_floats(layout.down.padded_columns());
+  work.out_stride = row_floats(layout.down.pairs * layout.unit_rows());
+  work.scratch_stride = std::size_t{2} * kTokenChunk * layout.unit_rows();
+
+  Carver carver(memory);
+  const auto count = static_cast<std::size_t>(slots);
+  work.offsets = carver.take<std::int32_t>(packed.spec.local_experts + 1);
+  work.slots = carver.take<std::int32_t>(count);
+  work.positions = carver.take<std::int32_t>(count);
+  work.active = carver.take<std::int32_t>(packed.spec.local_experts);
+  work.input = carver.take<float>(count * work.input_stride);
+  work.mid = carver.take<float>(count * work.mid_stride);
+  work.out = carver.take<float>(count * work.out_stride);
+  work.scratch = carver.take<float>(workers * work.scratch_stride);
+  work.bytes = carver.used();
+  return work;
+}
+
+}  // namespace sluice::cpu

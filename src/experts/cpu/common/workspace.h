@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a call keeps while it runs, laid out in the caller's workspace.
+//
+// A position is a place in the list of slots sorted by expert (routing/group.h), so that an expert's tokens
+// are neighbours in every matrix below.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "experts/cpu/common/packed.h"
+
+namespace sluice::cpu {
+
+/// Tokens that a worker takes through one unit of rows at a time: its sums stay in the first-level cache.
+inline constexpr int kTokenChunk = 64;
+
+struct Workspace {
+  std::int32_t* offsets = nullptr;    // [local_experts + 1] positions of each expert
+  std::int32_t* slots = nullptr;      // [slots] position -> slot
+  std::int32_t* positions = nullptr;  // [slots] slot -> position, or -1
+  std::int32_t* active = nullptr;     // [local_experts] experts with tokens, most tokens first
+  float* input = nullptr;             // [positions, input_stride]
+  float* mid = nullptr;               // [positions, mid_stride]
+  float* out = nullptr;               // [positions, out_stride], before weights and biases
+  float* scratch = nullptr;  // [workers, scratch_stride]: gate sums, then up sums, [tokens, unit_rows] each
+
+  std::size_t input_stride = 0, mid_stride = 0, out_stride = 0, scratch_stride = 0;  // in floats
+  std::size_t bytes = 0;
+};
+
+/// Lays a call out at `memory`, which may be null when only the size is wanted. `slots` is tokens * top_k.
+Workspace make_workspace(const Packed& packed, std::int64_t slots, int workers, std::byte* memory);
+
+}  // namespace sluice::cpu
