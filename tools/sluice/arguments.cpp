@@ -46,10 +46,91 @@ struct Parsed {
   Form form = Form::text;
 };
 
-CLI::App* add_verb(CLI::App& app, const std::string& name, const std::string& description) {
-  CLI::App* verb = app.add_subcommand(name, description);
+/// What a verb says about itself: a line in the list of verbs, examples and more in its own help.
+struct About {
+  const char* name;
+  const char* line;
+  const char* help;
+};
+
+constexpr About kInspect{"inspect",
+                         "What a checkpoint holds, and whether anything about it is odd or damaged",
+                         "Examples:\n"
+                         "  sluice inspect models/tiny-gpt-oss-mxfp4\n"
+                         "  sluice inspect openai/gpt-oss-20b\n"
+                         "  sluice inspect models/tiny-gpt-oss-mxfp4 --json\n"
+                         "\n"
+                         "Family, layers, experts, routers, activations with their limits, formats, bytes, "
+                         "and anything odd. Reads every\n"
+                         "header and every scale, so a damaged file is refused (exit code 3)."};
+
+constexpr About kExplain{"explain",
+                         "Which backend would run each layer on a device, and why the others would not",
+                         "Examples:\n"
+                         "  sluice explain models/tiny-gpt-oss-mxfp4\n"
+                         "  sluice explain models/tiny-gpt-oss-mxfp4 --device h100 --tokens 1,256\n"
+                         "  sluice explain models/tiny-gpt-oss-mxfp4 --layer 0 --backend reference\n"
+                         "\n"
+                         "The plan of each layer: the backend that would run it, what that would cost, and "
+                         "every reason of every other\n"
+                         "backend. The device need not be here. Exit code 4 when nothing fits."};
+
+constexpr About kRun{
+    "run", "Runs one layer on the tensors of a file",
+    "Examples:\n"
+    "  sluice run MODEL --layer 0 --input in.safetensors --output out.safetensors\n"
+    "  sluice run MODEL --layer 0 --input MODEL/expected.safetensors --output out.safetensors\n"
+    "  sluice run MODEL --layer 0 --input in.safetensors --output out.safetensors --backend reference\n"
+    "\n"
+    "IN holds `hidden` [tokens, hidden] (BF16, F16 or F32) and, if wanted, `input_ids`, `router_logits`, or "
+    "`topk_ids`\n"
+    "with `topk_weights`. A file of expected outputs serves as well: `N.hidden` and `N.input_ids` of layer N "
+    "are read.\n"
+    "OUT holds topk_ids, topk_weights, experts_out (the routed part) and block_out (with shared experts)."};
+
+constexpr About kCheck{
+    "check", "Compares backends with the definition and with expected outputs",
+    "Examples:\n"
+    "  sluice check models/tiny-gpt-oss-mxfp4\n"
+    "  sluice check models/tiny-gpt-oss-mxfp4 --expected models/tiny-gpt-oss-mxfp4/expected.safetensors\n"
+    "  sluice check models/tiny-gpt-oss-mxfp4 --layer 3 --backend cpu.avx2\n"
+    "\n"
+    "Runs backends on this machine and compares them with the definition in double precision, and with "
+    "expected outputs\n"
+    "where given. Says how often the clamp fires and what dropping it would change. Exit code 6 when a "
+    "comparison fails."};
+
+constexpr About kBench{"bench", "Times a layer, and says what share of this machine's roof it reaches",
+                       "Examples:\n"
+                       "  sluice bench --shape gpt-oss-20b --format mxfp4 --tokens 1,16\n"
+                       "  sluice bench --shape deepseek-v4-flash --format nvfp4\n"
+                       "  sluice bench models/tiny-gpt-oss-mxfp4 --layer 0 --threads 1\n"
+                       "\n"
+                       "Times the routed experts of a layer of MODEL, or of a published shape with drawn "
+                       "weights: median and spread, cold\n"
+                       "weights, and the share of what memory and arithmetic allowed in the same seconds."};
+
+constexpr About kSample{
+    "sample", "Writes a small checkpoint in a public layout, for trying things out",
+    "Examples:\n"
+    "  sluice sample gpt-oss /tmp/sample\n"
+    "  sluice sample deepseek-v4-nvfp4 /tmp/sample --seed 1\n"
+    "  sluice check /tmp/sample\n"
+    "\n"
+    "Weights are drawn; the seed decides every byte. The clamp fires where the family has one."};
+
+CLI::App* add_verb(CLI::App& app, const About& about) {
+  CLI::App* verb = app.add_subcommand(about.name, about.line);
   verb->fallthrough();
   return verb;
+}
+
+/// The help of the verb that was named, which has its examples where the list has its line; or of the whole.
+std::string help_of(CLI::App& app) {
+  for (CLI::App* verb : app.get_subcommands())
+    for (const About& about : {kInspect, kExplain, kRun, kCheck, kBench, kSample})
+      if (verb->get_name() == about.name) verb->description(about.help);
+  return app.help();
 }
 
 CLI::Option* add_model(CLI::App* verb, std::string& model) {
@@ -74,20 +155,12 @@ void add_backend(CLI::App* verb, std::string& backend, const char* description) 
 }
 
 void add_inspect(CLI::App& app, InspectOptions& options) {
-  CLI::App* verb =
-      add_verb(app, "inspect",
-               "Example: sluice inspect models/tiny-gpt-oss-mxfp4\n\n"
-               "What a checkpoint holds: family, layers, experts, routers, activations with their limits,\n"
-               "formats, bytes, and anything odd.");
+  CLI::App* verb = add_verb(app, kInspect);
   add_model(verb, options.model)->required();
 }
 
 void add_explain(CLI::App& app, ExplainOptions& options) {
-  CLI::App* verb =
-      add_verb(app, "explain",
-               "Example: sluice explain models/tiny-gpt-oss-mxfp4 --device h100\n\n"
-               "Which backend would run each layer on a device, what it would cost, and why every other\n"
-               "backend would not. The device need not be here. Exit code 4 when nothing fits.");
+  CLI::App* verb = add_verb(app, kExplain);
   add_model(verb, options.model)->required();
   add_layer(verb, options.layer, "One layer (default: all)");
   verb->add_option("--device", options.device,
@@ -100,16 +173,7 @@ void add_explain(CLI::App& app, ExplainOptions& options) {
 }
 
 void add_run(CLI::App& app, RunOptions& options) {
-  CLI::App* verb = add_verb(
-      app, "run",
-      "Example: sluice run models/tiny-gpt-oss-mxfp4 --layer 0 --input in.safetensors --output "
-      "out.safetensors\n\n"
-      "Runs one layer. IN holds `hidden` [tokens, hidden] (BF16, F16 or F32) and, if wanted, `input_ids`,\n"
-      "`router_logits` [tokens, experts], or `topk_ids` with `topk_weights` [tokens, top_k]. A file of "
-      "expected\n"
-      "outputs serves as well: `N.hidden` and `N.input_ids` of layer N are read. OUT holds topk_ids, "
-      "topk_weights,\n"
-      "experts_out (the routed part) and block_out (with shared experts).");
+  CLI::App* verb = add_verb(app, kRun);
   add_model(verb, options.model)->required();
   verb->add_option("--layer", options.layer, "The layer to run")
       ->required()
@@ -121,12 +185,7 @@ void add_run(CLI::App& app, RunOptions& options) {
 }
 
 void add_check(CLI::App& app, CheckOptions& options) {
-  CLI::App* verb = add_verb(
-      app, "check",
-      "Example: sluice check models/tiny-gpt-oss-mxfp4 --backend all --expected expected.safetensors\n\n"
-      "Runs backends on this machine and compares them with the definition in double precision, and with\n"
-      "expected outputs where given. Says how often the clamp fires and what dropping it would change.\n"
-      "Exit code 6 when a comparison fails.");
+  CLI::App* verb = add_verb(app, kCheck);
   add_model(verb, options.model)->required();
   add_layer(verb, options.layer, "One layer (default: all, or those that FILE has)");
   verb->add_option("--backend", options.backend, "A backend, or all that fit this machine")
@@ -141,11 +200,7 @@ void add_check(CLI::App& app, CheckOptions& options) {
 }
 
 void add_bench(CLI::App& app, BenchOptions& options) {
-  CLI::App* verb = add_verb(
-      app, "bench",
-      "Example: sluice bench --shape gpt-oss-20b --format mxfp4 --tokens 1,16\n\n"
-      "Times a layer of a model, or of a published shape with drawn weights: median and spread, cold\n"
-      "weights, and the share of what this machine's memory and arithmetic allow.");
+  CLI::App* verb = add_verb(app, kBench);
   std::vector<std::string> shapes;
   for (std::string_view shape : testing::public_shapes()) shapes.emplace_back(shape);
   CLI::Option* model = add_model(verb, options.model);
@@ -166,11 +221,7 @@ void add_bench(CLI::App& app, BenchOptions& options) {
 }
 
 void add_sample(CLI::App& app, SampleOptions& options) {
-  CLI::App* verb =
-      add_verb(app, "sample",
-               "Example: sluice sample deepseek-v4-nvfp4 /tmp/sample --seed 1\n\n"
-               "Writes a small checkpoint with drawn weights in the public layout of FAMILY, for trying\n"
-               "things out. Its clamp fires, where the family has one.");
+  CLI::App* verb = add_verb(app, kSample);
   std::vector<std::string> families;
   for (std::string_view family : testing::sample_families()) families.emplace_back(family);
   verb->add_option("FAMILY", options.family, "One of " + listed(families))->required()->type_name("");
@@ -233,7 +284,7 @@ std::variant<Arguments, int> parse_arguments(int argc, const char* const* argv) 
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
-    print(app.get_subcommands().empty() ? app.help() : app.get_subcommands().front()->help());
+    print(help_of(app));
     return kOk;
   } catch (const CLI::CallForVersion&) {
     print("sluice " SLUICE_VERSION "\n");

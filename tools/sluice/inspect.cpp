@@ -8,6 +8,7 @@
 #include "json.h"
 #include "model.h"
 #include "output.h"
+#include "progress.h"
 #include "testing/sample.h"
 #include "verbs.h"
 
@@ -98,15 +99,26 @@ std::string notes_text(const std::vector<std::string>& notes) {
   return text;
 }
 
+std::vector<InspectedLayer> inspect_layers(const Checkpoint& model) {
+  ProgressLine progress("reading scales");
+  const Progress show = progress.callback();
+  std::vector<InspectedLayer> layers;
+  std::int64_t done = 0;
+  for (int layer : model.info().moe_layers) {
+    const LayerSpec spec = model.spec(layer);
+    const std::int64_t bytes = model.layer_bytes(layer);
+    static_cast<void>(model.weights(layer));  // refuses scales that are zero, negative or no numbers
+    show(done += bytes, model.info().file_bytes);
+    layers.push_back({layer, spec, bytes, testing::bits_a_weight(spec.routed)});
+  }
+  return layers;
+}
+
 }  // namespace
 
 int execute(const InspectOptions& options, Form form) {
   const Checkpoint model = open_model(options.model);
-  InspectResult result{.model = model.info(), .layers = {}};
-  for (int layer : model.info().moe_layers) {
-    const LayerSpec spec = model.spec(layer);
-    result.layers.push_back({layer, spec, model.layer_bytes(layer), testing::bits_a_weight(spec.routed)});
-  }
+  const InspectResult result{model.info(), inspect_layers(model)};
   if (form == Form::json) {
     print(to_json(result));
     return kOk;

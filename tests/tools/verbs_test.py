@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each verb on the trained model and on fixtures: its text, its document, its files."""
+import os
+import pathlib
+import tempfile
+import unittest
+
+import cli
+
+
+class Help(unittest.TestCase):
+    def test_alone_prints_help_and_is_a_usage_error(self):
+        result = cli.run()
+        self.assertEqual(result.returncode, cli.USAGE)
+        self.assertIn("sluice inspect", result.stderr)
+        self.assertEqual(result.stdout, "")
+
+    def test_help_starts_with_three_examples(self):
+        result = cli.run("--help")
+        self.assertEqual(result.returncode, cli.OK)
+        lines = result.stdout.splitlines()
+        self.assertEqual(lines[0], "Examples:")
+        self.assertTrue(all(line.startswith("  sluice ") for line in lines[1:4]), lines[:5])
+
+    def test_every_verb_has_help(self):
+        for verb in ("inspect", "explain", "run", "check", "bench", "sample"):
+            with self.subTest(verb=verb):
+                result = cli.run(verb, "--help")
+                self.assertEqual(result.returncode, cli.OK)
+                self.assertIn(f"sluice {verb}", result.stdout)
+
+    def test_version(self):
+        result = cli.run("--version")
+        self.assertEqual(result.returncode, cli.OK)
+        self.assertRegex(result.stdout, r"^sluice \d+\.\d+\.\d+\n$")
+
+
+class Inspect(unittest.TestCase):
+    def test_trained_model(self):
+        result = cli.document("inspect", cli.MODEL)
+        self.assertEqual(result["family"], "gpt_oss")
+        self.assertEqual([layer["layer"] for layer in result["layers"]], [0, 1, 2, 3])
+        layer = result["layers"][0]
+        self.assertEqual((layer["hidden"], layer["intermediate"], layer["experts"], layer["top_k"]), (256, 256, 16, 4))
+        self.assertEqual(layer["activation"], {"name": "silu", "limit": 7.0, "slope": 1.702, "shift": 1.0})
+        self.assertEqual(layer["formats"], {"gate": "mxfp4", "up": "mxfp4", "down": "mxfp4", "shared": None})
+        self.assertEqual(layer["router"]["score"], "softmax_selected")
+        self.assertEqual(layer["bits_a_weight"], 4.25)
+
+    def test_no_limit_is_null(self):
+        layer = cli.document("inspect", cli.fixture("mixtral_bf16"))["layers"][0]
+        self.assertIsNone(layer["activation"]["limit"])
+
+    def test_shared_expert_and_routing_by_token_id(self):
+        layers = cli.document("inspect", cli.fixture("deepseek_v4_nvfp4"))["layers"]
+        self.assertEqual([layer["router"]["by_token_id"] for layer in layers], [True, False, False])
+        self.assertEqual(layers[1]["formats"]["shared"], "fp8_block128")
+        self.assertEqual(layers[1]["shared"]["activation"]["limit"], 10.0)
+
+    def test_text_names_family_limit_and_layers(self):
+        result = cli.run("inspect", cli.MODEL)
+        self.assertEqual(result.returncode, cli.OK)
+        for words in ("gpt_oss", "limit 7", "layers 0 to 3", "4.25 bits"):
+            self.assertIn(words, result.stdout)
+        self.assertEqual(result.stderr, "", "nothing but data when nobody is watching")
+
+    def test_every_fixture(self):
+        for path in cli.FIXTURES:
+            with self.subTest(fixture=path.name):
+                cli.document("inspect", path)
+
+
+class HuggingFaceCache(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        repository = pathlib.Path(self.folder.name, "hub/models--some--tiny")
+        (repository / "blobs").mkdir(parents=True)
+        snapshot = repository / "snapshots/0123abc"
+        snapshot.mkdir(parents=True)
+        for name in ("config.json", "model.safetensors"):
+            (repository / "blobs" / name[:5]).write_bytes((cli.fixture("gpt_oss_bf16") / name).read_bytes())
+            (snapshot / name).symlink_to(f"../../blobs/{name[:5]}")
+        (repository / "refs").mkdir()
+        (repository / "refs/main").write_text("0123abc")
+
+    def test_found_through_each_variable(self):
+        for env in ({"HF_HOME": self.folder.name, "HF_HUB_CACHE": ""},
+                    {"HF_HUB_CACHE": self.folder.name + "/hub", "HF_HOME": "/nowhere"}):
+            with self.subTest(env=env):
+                self.assertEqual(cli.document("inspect", "some/tiny", env=env)["family"], "gpt_oss")
+
+    def test_absent_name_is_an_io_error_that_says_how_to_get_it(self):
+        result = cli.run("inspect", "some/other", env={"HF_HOME": self.folder.name, "HF_HUB_CACHE": ""})
+        self.assertEqual(result.returncode, cli.IO, result.stderr)
+        self.assertIn("some/other", result.stderr)
+
+
+class Explain(unittest.TestCase):
+    def backends(self):
+        layer = cli.document("explain", cli.MODEL, "--layer", 0)["layers"][0]
+        return {verdict["backend"] for verdict in layer["verdicts"]}
+
+    def test_cards_without_a_backend_exit_4_and_list_every_backend_with_reasons(self):
+        for device in ("a100", "h100", "sm90"):
+            with self.subTest(device=device):
+                result = cli.document("explain", cli.fixture("deepseek_v4_nvfp4"), "--device", device,
+                                      code=cli.UNSUPPORTED)
+                for layer in result["layers"]:
+                    self.assertIsNone(layer["chosen"])
+                    self.assertEqual({v["backend"] for v in layer["verdicts"]}, self.backends())
+                    for verdict in layer["verdicts"]:
+                        self.assertFalse(verdict["fits"])
+                        self.assertTrue(verdict["misses"])
+                text = cli.run("explain", cli.fixture("deepseek_v4_nvfp4"), "--device", device)
+                self.assertEqual(text.returncode, cli.UNSUPPORTED)
+                for backend in self.backends():
+                    self.assertIn(backend, text.stdout)
+                self.assertIn("error[unsupported]", text.stderr)
+
+    def test_cpu_takes_the_widest_instructions_present(self):
+        flags = pathlib.Path("/proc/cpuinfo").read_text() if os.path.exists("/proc/cpuinfo") else ""
+        widest = "cpu.avx512" if " avx512bw" in flags else "cpu.avx2" if " avx2" in flags else None
+        if widest is None:
+            self.skipTest("this processor has neither AVX-512 nor AVX2")
+        for path in [cli.MODEL, *cli.FIXTURES]:
+            with self.subTest(model=path.name):
+                layers = cli.document("explain", path, "--device", "cpu")["layers"]
+                self.assertEqual({layer["chosen"] for layer in layers}, {widest})
+
+    def test_a_named_instruction_level_is_taken(self):
+        layers = cli.document("explain", cli.MODEL, "--device", "cpu.avx2")["layers"]
+        self.assertEqual({layer["chosen"] for layer in layers}, {"cpu.avx2"})
+
+    def test_reference_only_by_name(self):
+        layer = cli.document("explain", cli.MODEL, "--layer", 0, "--device", "cpu")["layers"][0]
+        reference = next(v for v in layer["verdicts"] if v["backend"] == "reference")
+        self.assertEqual([miss["trait"] for miss in reference["misses"]], ["choice"])
+        layer = cli.document("explain", cli.MODEL, "--layer", 0, "--backend", "reference")["layers"][0]
+        self.assertEqual(layer["chosen"], "reference")
+
+    def test_token_counts(self):
+        layer = cli.document("explain", cli.MODEL, "--layer", 1, "--tokens", "1,7", "--device", "cpu")["layers"][0]
+        self.assertEqual([kernel["tokens"] for kernel in layer["verdicts"][0]["kernels"]], [1, 7])
+
+
+class Run(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.output = pathlib.Path(self.folder.name, "out.safetensors")
+        self.input = pathlib.Path(self.folder.name, "in.safetensors")
+
+    def run_layer(self, model, layer, source, *more):
+        result = cli.document("run", model, "--layer", layer, "--input", source, "--output", self.output, *more)
+        return result, cli.read_safetensors(self.output)
+
+    def assert_expected(self, got, expected, layer, tolerance):
+        want = {name: expected[f"{layer}.{name}"] for name in ("topk_ids", "topk_weights", "experts_out", "block_out")}
+        self.assertEqual(got["topk_ids"][0], "I32")
+        top_k = want["topk_ids"][1][1]
+        rows = lambda ids: [sorted(ids[i:i + top_k]) for i in range(0, len(ids), top_k)]
+        self.assertEqual(rows(cli.ints(got["topk_ids"])), rows(cli.ints(want["topk_ids"])))
+        for name in ("experts_out", "block_out"):
+            self.assertEqual(got[name][1], want[name][1])
+            self.assertLess(cli.rel_l2(cli.floats(got[name]), cli.floats(want[name])), tolerance, name)
+
+    def test_expected_file_as_input(self):
+        for model, layer in ((cli.MODEL, 3), (cli.fixture("deepseek_v4_fp4"), 0)):
+            for backend, tolerance in (("reference", 3e-6), (None, 4e-3)):
+                with self.subTest(model=model.name, backend=backend):
+                    expected = cli.read_safetensors(model / "expected.safetensors")
+                    named = ["--backend", backend] if backend else []
+                    result, got = self.run_layer(model, layer, model / "expected.safetensors", *named)
+                    self.assertEqual(result["routing"], "router")
+                    self.assert_expected(got, expected, layer, tolerance)
+
+    def test_plain_names_and_given_routing(self):
+        model, layer = cli.fixture("deepseek_v4_nvfp4"), 2
+        expected = cli.read_safetensors(model / "expected.safetensors")
+        for given in ((), ("router_logits",), ("topk_ids", "topk_weights")):
+            with self.subTest(given=given):
+                names = ("hidden", "input_ids", *given)
+                cli.write_safetensors(self.input, {name: expected[f"{layer}.{name}"] for name in names})
+                result, got = self.run_layer(model, layer, self.input, "--backend", "reference")
+                self.assertEqual(result["routing"], given[0] if given else "router")
+                self.assert_expected(got, expected, layer, 3e-6)
+
+    def test_given_routing_is_used(self):
+        expected = cli.read_safetensors(cli.MODEL / "expected.safetensors")
+        tokens, top_k = expected["0.topk_ids"][1]
+        cli.write_safetensors(self.input, {
+            "hidden": expected["0.hidden"],
+            "topk_ids": ("I64", [tokens, top_k], b"\xff" * 8 * tokens * top_k),
+            "topk_weights": expected["0.topk_weights"]})
+        _, got = self.run_layer(cli.MODEL, 0, self.input)
+        self.assertEqual(set(cli.ints(got["topk_ids"])), {-1})
+        self.assertEqual(set(cli.floats(got["experts_out"])), {0.0})
+
+    def test_no_tokens(self):
+        cli.write_safetensors(self.input, {"hidden": ("F32", [0, 256], b"")})
+        result, got = self.run_layer(cli.MODEL, 0, self.input)
+        self.assertEqual(result["tokens"], 0)
+        self.assertEqual(got["block_out"][1], [0, 256])
+
+    def test_nothing_is_left_behind_when_it_fails(self):
+        cli.write_safetensors(self.input, {"hidden": ("F32", [1, 255], bytes(4 * 255))})
+        result = cli.run("run", cli.MODEL, "--layer", 0, "--input", self.input, "--output", self.output)
+        self.assertEqual(result.returncode, cli.REFUSED, result.stderr)
+        self.assertEqual([path.name for path in self.output.parent.iterdir()], ["in.safetensors"])
+
+
+class Sample(unittest.TestCase):
+    FAMILIES = ("gpt-oss", "gpt-oss-bf16", "deepseek-v4", "deepseek-v4-nvfp4", "deepseek-v4-base", "mixtral",
+                "qwen3-moe", "qwen3-moe-fp8", "qwen3-moe-nvfp4", "qwen3-moe-mxfp4")
+
+    def test_each_family_is_written_read_explained_and_checked(self):
+        for family in self.FAMILIES:
+            with self.subTest(family=family), tempfile.TemporaryDirectory() as folder:
+                path = pathlib.Path(folder, "sample")
+                cli.document("sample", family, path, "--seed", 3)
+                cli.document("inspect", path)
+                cli.document("explain", path, "--device", "cpu")
+                cases = cli.document("check", path, "--backend", "all")["cases"]
+                clamped = family.startswith(("gpt-oss", "deepseek"))
+                for case in cases:
+                    self.assertTrue(case["passed"], case)
+                    self.assertEqual(case["clamp_effect"] > 0.1, clamped, case)
+                    self.assertEqual(max(case["gate_over_limit"], case["up_over_limit"]) >= 0.1, clamped, case)
+
+    def test_the_seed_decides_every_byte(self):
+        def written(folder, name, seed):
+            path = pathlib.Path(folder, name)
+            cli.document("sample", "deepseek-v4", path, "--seed", seed)
+            return {file.name: file.read_bytes() for file in path.iterdir()}
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(written(folder, "a", 1), written(folder, "b", 1))
+            self.assertNotEqual(written(folder, "c", 1), written(folder, "d", 2))
+
+    def test_a_model_is_not_overwritten(self):
+        with tempfile.TemporaryDirectory() as folder:
+            cli.document("sample", "mixtral", folder)
+            self.assertEqual(cli.document("sample", "mixtral", folder, code=cli.IO)["error"]["code"], "not_empty")
+
+
+if __name__ == "__main__":
+    unittest.main()
