@@ -27,6 +27,16 @@ std::optional<double> as_double(const Json& json) {
   return std::nullopt;
 }
 
+constexpr const char* kFetchAgain =
+    "Fetch config.json again; it must belong to the same model as the weights";
+
+/// What to do about a value when the caller knows nothing better.
+std::string advice(std::string_view code) {
+  return code.starts_with("unknown_")
+             ? "If the model is right, its family or scheme needs code: docs/adding says how"
+             : kFetchAgain;
+}
+
 }  // namespace
 
 Config::Config(const Json& object, const std::string& file_name, std::string path)
@@ -36,7 +46,8 @@ Config::Config(const Json& object, const std::string& file_name, std::string pat
                      .what = fmt::format("{} is {}, an object was expected",
                                          path_.empty() ? "the whole file" : path_.substr(0, path_.size() - 1),
                                          object.kind()),
-                     .file = file_name};
+                     .file = file_name,
+                     .todo = kFetchAgain};
   });
 }
 
@@ -49,14 +60,15 @@ void Config::refuse(const char* code, std::string_view key, std::string_view why
         .what = fmt::format("{} is {}", path_of(key), value == nullptr ? "absent" : shown(*value)),
         .file = *file_name_,
         .why = std::string(why),
-        .todo = std::move(todo)});
+        .todo = todo.empty() ? advice(code) : std::move(todo)});
 }
 
 void Config::wrong_type(std::string_view key, const Json& value, std::string_view wanted) const {
   fail(ErrorKind::corrupt_file,
        {.code = "config_wrong_type",
         .what = fmt::format("{} is {} where {} belongs", path_of(key), value.kind(), wanted),
-        .file = *file_name_});
+        .file = *file_name_,
+        .todo = kFetchAgain});
 }
 
 const Json* Config::find(std::string_view key) const {
@@ -70,7 +82,7 @@ const Json& Config::need(std::string_view key) const {
     return ErrorInfo{.code = "config_missing_key",
                      .what = fmt::format("there is no {}", path_of(key)),
                      .file = *file_name_,
-                     .todo = "Fetch config.json again; it must belong to the same model as the weights"};
+                     .todo = kFetchAgain};
   });
   return *value;
 }
@@ -89,7 +101,8 @@ int Config::checked_integer(std::string_view key, const Json& value, IntRange ra
     return ErrorInfo{.code = "config_out_of_range",
                      .what = fmt::format("{} is {}, it must lie between {} and {}", path_of(key), *number,
                                          range.first, range.last),
-                     .file = *file_name_};
+                     .file = *file_name_,
+                     .todo = kFetchAgain};
   });
   return static_cast<int>(*number);
 }

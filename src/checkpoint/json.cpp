@@ -13,6 +13,8 @@
 namespace sluice::checkpoint {
 namespace {
 
+constexpr const char* kFetchAgain = "The file is damaged or was edited by hand: fetch it again";
+
 /// Builds Json from SAX events on a stack of its own; depth is bounded, so destroying the result is too.
 class Builder {
  public:
@@ -64,7 +66,7 @@ class Builder {
       const std::size_t from = position < token.size() + 2 ? 0 : position - token.size() - 2;
       if (text_.substr(from, 2 * token.size() + 4).find(token) != text_.npos && !open_.empty())
         refuse("config_not_a_number", fmt::format("\"{}\" is {}, which is no number in JSON", path(), token),
-               "Give the number, or null where there is none");
+               "", "Give the number, or null where there is none");
     }
     const std::string_view what = error.what();
     const std::size_t colon = what.find(": ");
@@ -78,9 +80,13 @@ class Builder {
     std::string key = {};
   };
 
-  [[noreturn]] void refuse(const char* code, std::string what, std::string why) const {
-    fail(ErrorKind::corrupt_file,
-         {.code = code, .what = std::move(what), .file = file_name_, .why = std::move(why)});
+  [[noreturn]] void refuse(const char* code, std::string what, std::string why,
+                           std::string todo = kFetchAgain) const {
+    fail(ErrorKind::corrupt_file, {.code = code,
+                                   .what = std::move(what),
+                                   .file = file_name_,
+                                   .why = std::move(why),
+                                   .todo = std::move(todo)});
   }
 
   /// "quantization_config.config_groups"; list positions are left out.
@@ -95,7 +101,8 @@ class Builder {
     require(open_.size() < kJsonDepth, ErrorKind::corrupt_file, [&] {
       return ErrorInfo{.code = "config_too_deep",
                        .what = fmt::format("lists and objects are nested more than {} deep", kJsonDepth),
-                       .file = file_name_};
+                       .file = file_name_,
+                       .todo = kFetchAgain};
     });
     open_.push_back({std::move(json)});
     return true;
@@ -146,7 +153,8 @@ Json parse_json(std::string_view text, const std::string& file_name) {
   require(!bad, ErrorKind::corrupt_file, [&] {
     return ErrorInfo{.code = "config_not_utf8",
                      .what = fmt::format("byte {} of the file is no UTF-8", *bad),
-                     .file = file_name};
+                     .file = file_name,
+                     .todo = kFetchAgain};
   });
   Builder builder(text, file_name);
   nlohmann::json::sax_parse(text, &builder);
