@@ -124,7 +124,8 @@ double Config::number_or(std::string_view key, double least, double absent) cons
     return ErrorInfo{
         .code = "config_out_of_range",
         .what = fmt::format("{} is {}, it must be a float32 of at least {}", path_of(key), *number, least),
-        .file = *file_name_};
+        .file = *file_name_,
+        .todo = kFetchAgain};
   });
   return *number;
 }
