@@ -110,7 +110,7 @@ std::vector<BenchResult> bench_layer(const BenchRequest& request, LayerWeights w
       {.layer = request.layer, .device = detect(), .tokens = request.tokens, .by_name = request.backend});
   const Layer layer(plan, weights, {.executor = request.executor, .progress = request.progress});
   weights = {};
-  RoofMeter meter(*request.executor);
+  RoofMeter meter(*request.executor, request.cold_bytes);
   std::vector<BenchResult> results;
   for (const int tokens : request.tokens) {
     results.push_back(bench_tokens({request, layer, *request.executor, meter}, tokens));

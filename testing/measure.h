@@ -85,7 +85,8 @@ struct BenchRequest {
   std::shared_ptr<Executor> executor;
   std::uint64_t seed = 1;
   Budget budget = {};
-  Progress progress = {};  // of packing
+  std::size_t cold_bytes = 0;  // buffer_bytes of the RoofMeter
+  Progress progress = {};      // of packing
 };
 
 /// One token count. The routed experts alone are timed, with routing given.

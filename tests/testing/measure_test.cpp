@@ -95,6 +95,7 @@ BenchRequest small_request(std::shared_ptr<Executor> executor) {
   request.layer.routed.hidden = 128;
   request.layer.routed.intermediate = 64;
   request.tokens = {1, 40};
+  request.cold_bytes = std::size_t{24} << 20;
   request.budget = {.warm_up = 1, .least = 3, .most = 3, .seconds = 0};
   return request;
 }
