@@ -13,7 +13,6 @@ target_compile_options(sluice_options INTERFACE
   $<$<BOOL:${SLUICE_WERROR}>:-Werror>)
 target_include_directories(sluice_options INTERFACE
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>)
-target_compile_definitions(sluice_options INTERFACE FMT_HEADER_ONLY)
 
 # sluice_add_part(core SOURCES a.cpp b.cpp): object files that go into the library. All of src is on its include
 # path; who may include whom is checked by scripts/check-includes.
@@ -22,7 +21,7 @@ function(sluice_add_part name)
   add_library(sluice_${name} OBJECT ${part_SOURCES})
   set_target_properties(sluice_${name} PROPERTIES
     POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
-  target_link_libraries(sluice_${name} PRIVATE sluice_options fmt::fmt-header-only nlohmann_json::nlohmann_json
+  target_link_libraries(sluice_${name} PRIVATE sluice_options fmt::fmt nlohmann_json::nlohmann_json
                                                Threads::Threads)
   target_include_directories(sluice_${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
   set_property(GLOBAL APPEND PROPERTY SLUICE_PARTS sluice_${name})
