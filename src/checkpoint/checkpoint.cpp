@@ -143,10 +143,9 @@ Checkpoint Checkpoint::open(const std::string& model, const std::string& cache_r
   auto state = std::make_shared<State>();
   state->files = ModelFiles::open(directory);
   const auto modelopt = modelopt_file(directory, config);
-  state->model =
-      family.read({.config = config,
-                   .modelopt = modelopt ? modelopt->config().object("quantization") : std::nullopt,
-                   .files = state->files});
+  state->model = family.read({.config = config,
+                              .modelopt = modelopt ? modelopt->config().object("quantization") : std::nullopt,
+                              .files = state->files});
   state->info = {.directory = directory.path(),
                  .family = std::string(family.model_type),
                  .architecture = list_of(config, "architectures"),

@@ -66,7 +66,10 @@ void Config::refuse(const char* code, std::string_view key, std::string_view why
 void Config::wrong_type(std::string_view key, const Json& value, std::string_view wanted) const {
   fail(ErrorKind::corrupt_file,
        {.code = "config_wrong_type",
-        .what = fmt::format("{} is {} where {} belongs", path_of(key), value.kind(), wanted),
+        .what = shown(value) == value.kind()
+                    ? fmt::format("{} is {} where {} belongs", path_of(key), value.kind(), wanted)
+                    : fmt::format("{} is {}, {}, where {} belongs", path_of(key), shown(value), value.kind(),
+                                  wanted),
         .file = *file_name_,
         .todo = kFetchAgain});
 }

@@ -335,17 +335,20 @@ std::vector<std::size_t> check_layout(const std::vector<Entry>& entries, std::si
 }
 
 void check_unique(const std::vector<Entry>& entries, const std::string& file_name) {
-  std::vector<std::string_view> names;
-  names.reserve(entries.size());
-  for (const Entry& entry : entries) names.push_back(entry.name);
-  std::sort(names.begin(), names.end());
-  const auto twice = std::adjacent_find(names.begin(), names.end());
-  require(twice == names.end(), ErrorKind::corrupt_file, [&] {
-    return ErrorInfo{.code = "duplicate_tensor",
-                     .what = "the header lists a tensor twice",
-                     .file = file_name,
-                     .tensor = printable(*twice),
-                     .todo = advice()};
+  std::vector<const Entry*> sorted;
+  sorted.reserve(entries.size());
+  for (const Entry& entry : entries) sorted.push_back(&entry);
+  std::sort(sorted.begin(), sorted.end(), [](const Entry* a, const Entry* b) { return a->name < b->name; });
+  const auto twice = std::adjacent_find(sorted.begin(), sorted.end(),
+                                        [](const Entry* a, const Entry* b) { return a->name == b->name; });
+  require(twice == sorted.end(), ErrorKind::corrupt_file, [&] {
+    const auto [first, second] = std::minmax((*twice)->begin, (*(twice + 1))->begin);
+    return ErrorInfo{
+        .code = "duplicate_tensor",
+        .what = fmt::format("the header lists a tensor twice, at bytes {} and {} of the data", first, second),
+        .file = file_name,
+        .tensor = printable((*twice)->name),
+        .todo = advice()};
   });
 }
 

@@ -61,13 +61,10 @@ class Builder {
   }
 
   bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception& error) {
-    for (const std::string_view token : {"NaN", "Infinity", "-Infinity"}) {
-      // The lexer stops one or two characters into the token.
-      const std::size_t from = position < token.size() + 2 ? 0 : position - token.size() - 2;
-      if (text_.substr(from, 2 * token.size() + 4).find(token) != text_.npos && !open_.empty())
-        refuse("config_not_a_number", fmt::format("\"{}\" is {}, which is no number in JSON", path(), token),
-               "", "Give the number, or null where there is none");
-    }
+    const std::string_view token = python_number(position);
+    if (!token.empty() && !open_.empty())
+      refuse("config_not_a_number", fmt::format("\"{}\" is {}, which is no number in JSON", path(), token),
+             "", "Give the number, or null where there is none");
     const std::string_view what = error.what();
     const std::size_t colon = what.find(": ");
     refuse("config_not_json", fmt::format("the file is no JSON from byte {} on", position),
@@ -87,6 +84,16 @@ class Builder {
                                    .file = file_name_,
                                    .why = std::move(why),
                                    .todo = std::move(todo)});
+  }
+
+  /// What Python writes for numbers that JSON does not have, if the lexer stopped there: it has read the
+  /// first letter, and the sign before it.
+  std::string_view python_number(std::size_t position) const {
+    for (const std::string_view token : {"-Infinity", "Infinity", "NaN"}) {
+      const std::size_t read = token.starts_with('-') ? 2 : 1;
+      if (position >= read && text_.substr(position - read).starts_with(token)) return token;
+    }
+    return {};
   }
 
   /// "quantization_config.config_groups"; list positions are left out.

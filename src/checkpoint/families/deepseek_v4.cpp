@@ -83,6 +83,9 @@ Blueprint read(const FamilyInput& input) {
   const Config& config = input.config;
   Blueprint model{.layers = config.integer("num_hidden_layers", limits::kLayers),
                   .quantisation = read_quantisation_of(input)};
+  const Activation activation = read_activation(config);
+  if (activation != known<Activation>("silu"))
+    config.refuse("unknown_activation", "hidden_act", "this family clamps, and only silu has a clamp");
   refuse_unknown_limits(config, {"swiglu_limit"});
   add_notes(config, input.files, model.notes);
   const auto limit = config.limits("swiglu_limit", model.layers);
@@ -99,7 +102,7 @@ Blueprint read(const FamilyInput& input) {
         .hidden = config.integer("hidden_size", limits::kWidth),
         .intermediate = intermediate,
         .router = read_router_of(config, by_token_id),
-        .activation = read_activation(config),
+        .activation = activation,
         .params = {.limit = limit[static_cast<std::size_t>(layer)]},
         .vocabulary = by_token_id ? config.integer("vocab_size", limits::kVocabulary) : 0,
     };

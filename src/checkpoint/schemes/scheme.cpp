@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "checkpoint/text.h"
 #include "core/error.h"
 #include "format/geometry.h"
@@ -32,6 +34,21 @@ std::vector<Shape> scale_shapes(const format::ScaleShape& scales) {
     shapes.push_back({scales.rows});
   shapes.push_back({scales.rows, 1, scales.cols, 1});
   return shapes;
+}
+
+float second_scale(TensorReader& reader, const std::string& name, Spelling::Second use) {
+  const float stored = reader.scalar(name);
+  if (use == Spelling::Second::multiplies) return stored;
+  const float scale = 1.0f / stored;
+  require(std::isfinite(scale), ErrorKind::corrupt_file, [&] {
+    return ErrorInfo{
+        .code = "scale_infinite",
+        .what = fmt::format("the scale divides and is {}, whose reciprocal is beyond float32", stored),
+        .file = *reader.files().find(name)->file,
+        .tensor = printable(name),
+        .todo = "Fetch the file again; if it is as published, the model was quantised wrongly"};
+  });
+  return scale;
 }
 
 }  // namespace
@@ -72,10 +89,8 @@ WeightMatrix read_matrix(TensorReader& reader, const std::string& module, Matrix
   matrix.row_stride = row_bytes;
   matrix.col_stride = format.code_bits / 8;
   matrix.scales = read_scales(reader, module + std::string(spelling.scales), matrix);
-  if (spelling.second_use != Spelling::Second::none) {
-    const float second = reader.scalar(module + std::string(spelling.second));
-    matrix.second_scale = spelling.second_use == Spelling::Second::multiplies ? second : 1.0f / second;
-  }
+  if (spelling.second_use != Spelling::Second::none)
+    matrix.second_scale = second_scale(reader, module + std::string(spelling.second), spelling.second_use);
   return matrix;
 }
 

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every corruption of the table is refused as the table says, and no two with the same words.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <set>
+#include <string>
+
+#include "corruption.h"
+#include "sluice/checkpoint.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::Corruption;
+using testing::EditableModel;
+using testing::Step;
+
+void expect_refused(const Corruption& corruption, std::set<std::string>& messages) {
+  SCOPED_TRACE(corruption.name);
+  EditableModel model = EditableModel::of(corruption.fixture);
+  corruption.corrupt(model);
+  const testing::TemporaryDirectory directory;
+  const fs::path at = directory.path() / "model";
+  model.write(at);
+  Step reached = Step::open;
+  try {
+    const Checkpoint opened = Checkpoint::open(at.string());
+    reached = Step::weights;
+    opened.weights(opened.info().moe_layers.back());
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    std::string message = error.what();
+    for (std::size_t i = message.find(directory.path().string()); i != message.npos;
+         i = message.find(directory.path().string()))
+      message.erase(i, directory.path().string().size());
+    EXPECT_EQ(error.kind(), corruption.kind) << message;
+    EXPECT_EQ(error.info().code, corruption.code) << message;
+    EXPECT_EQ(reached, corruption.step) << "found too early or too late: " << message;
+    EXPECT_FALSE(error.info().file.empty()) << "which file? " << message;
+    for (const char* part : corruption.says)
+      EXPECT_NE(message.find(part), message.npos) << part << " in: " << message;
+    EXPECT_TRUE(messages.insert(message).second) << "said twice: " << message;
+  }
+}
+
+TEST(Corruption, EveryOneIsRefusedWithItsOwnMessage) {
+  std::set<std::string> messages;
+  for (const auto table : {testing::file_corruptions(), testing::configuration_corruptions(),
+                           testing::tensor_corruptions(), testing::value_corruptions()})
+    for (const Corruption& corruption : table) expect_refused(corruption, messages);
+}
+
+TEST(Corruption, WithoutOneEveryFixtureOpens) {
+  for (const char* fixture :
+       {testing::kGptOss, testing::kBf16Stack, testing::kV4, testing::kV4Base, testing::kV4Nvfp4,
+        testing::kBlock, testing::kChannel, testing::kNvfp4, testing::kMxfp4, testing::kMixtral}) {
+    const testing::TemporaryDirectory directory;
+    EditableModel::of(fixture).write(directory.path());
+    const Checkpoint model = Checkpoint::open(directory.path().string());
+    for (const int layer : model.info().moe_layers) EXPECT_NO_THROW(model.weights(layer)) << fixture;
+  }
+}
+
+TEST(Corruption, AFileThatChangesWhileOpenIsNoticed) {
+  const testing::TemporaryDirectory directory;
+  EditableModel::of(testing::kMixtral).write(directory.path());
+  const Checkpoint model = Checkpoint::open(directory.path().string());
+  EXPECT_NO_THROW(model.weights(0));
+  fs::resize_file(directory.path() / "model.safetensors", 4096);
+  try {
+    model.weights(0);
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::io);
+    EXPECT_EQ(error.info().code, "file_changed") << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace sluice
