@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// cpu.avx512: experts on processors with 512-bit vectors. Weights stay quantised in memory and are decoded
+// exactly; inputs, intermediate and sums are float32.
+#include "experts/backend.h"
+
+#include "experts/cpu/avx512/table.h"
+#include "experts/cpu/common/estimate.h"
+#include "experts/cpu/common/forward.h"
+#include "experts/cpu/common/pack.h"
+
+namespace sluice {
+
+extern const Backend kCpuAvx512;
+
+namespace {
+
+using cpu::kAvx512Lanes;
+
+std::unique_ptr<PackedExperts> pack(const PackInput& input) {
+  return cpu::pack(kCpuAvx512, kAvx512Lanes, input);
+}
+
+std::int64_t packed_bytes(const ExpertsSpec& spec) { return cpu::packed_bytes(spec, kAvx512Lanes); }
+
+double estimate_us(const ExpertsSpec& spec, const DeviceFacts& device, int tokens) {
+  return cpu::estimate_us(spec, device, tokens, kAvx512Lanes);
+}
+
+void run(const PackedExperts& packed, const Forward& call) { cpu::forward(*cpu::kAvx512Table, packed, call); }
+
+constexpr Kernel kKernels[] = {
+    {.name = "grouped",
+     .tokens = {},
+     .estimate_us = estimate_us,
+     .workspace_bytes = cpu::workspace_bytes,
+     .run = run},
+};
+
+std::span<const Kernel> kernels() {
+  if (cpu::kAvx512Table == nullptr) return {};
+  return kKernels;
+}
+
+}  // namespace
+
+constinit const Backend kCpuAvx512{
+    .name = "cpu.avx512",
+    .can = {.device = DeviceKinds::of<device::Cpu>(),
+            .uses = InstructionList::set<instruction::Avx2, instruction::Fma, instruction::F16c,
+                                         instruction::Avx512f, instruction::Avx512bw, instruction::Avx512dq,
+                                         instruction::Avx512vl>(),
+            .weights =
+                Formats::set<format::F32, format::F16, format::Bf16, format::Mxfp4, format::Nvfp4,
+                             format::Fp8Block128, format::Fp8Channel, format::Fp8Tensor, format::Mxfp8>(),
+            .activations = Activations::everything(),
+            .features = Features::set<feature::GateUpBias, feature::DownBias, feature::Limit, feature::Slope,
+                                      feature::Shift, feature::ExpertMap, feature::WeightOnInput,
+                                      feature::SharedExpert, feature::MixedFormats>()},
+    .pack = pack,
+    .packed_bytes = packed_bytes,
+    .kernels = kernels,
+};
+
+}  // namespace sluice

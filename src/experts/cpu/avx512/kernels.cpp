@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// AVX-512 (F, BW, DQ, VL): the vector, and how 4-bit codes become float32. Compiled with flags of its own;
+// see kernel.h for what must therefore not appear here.
+#include <immintrin.h>
+
+#include "experts/cpu/avx512/table.h"
+#include "experts/cpu/common/multiply.h"
+
+namespace sluice::cpu {
+namespace {
+
+struct Vector {
+  using Reg = __m512;
+  using Dwords = __m512i;
+  using Words = __m512i;
+  static constexpr int kLanes = kAvx512Lanes;
+  /// 24 sums, 2 weights and 1 input in 32 registers.
+  static constexpr int kTile = 12;
+  /// Twice 12 sums, 2 weights, 1 input, 2 lines and the table.
+  static constexpr int kDirect = 6;
+
+  static Reg zero() { return _mm512_setzero_ps(); }
+  static Reg set(float value) { return _mm512_set1_ps(value); }
+  static Reg load(const float* at) { return _mm512_loadu_ps(at); }
+  static void store(float* at, Reg v) { _mm512_storeu_ps(at, v); }
+  static Reg broadcast(const float* at) { return _mm512_set1_ps(*at); }
+  static Reg mul(Reg a, Reg b) { return _mm512_mul_ps(a, b); }
+  static Reg add(Reg a, Reg b) { return _mm512_add_ps(a, b); }
+  static Reg fma(Reg a, Reg b, Reg c) { return _mm512_fmadd_ps(a, b, c); }
+
+  static __m256i load_32(const std::byte* at) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
+  }
+  static __m128i load_16(const std::byte* at) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
+  }
+  static Dwords load_dwords(const std::byte* at) { return _mm512_loadu_si512(at); }
+
+  static Reg load_f16(const std::byte* at) { return _mm512_cvtph_ps(load_32(at)); }
+
+  /// The two bf16 of a dword.
+  static Reg low_bf16(Dwords pair) { return _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16)); }
+  static Reg high_bf16(Dwords pair) {
+    return _mm512_castsi512_ps(_mm512_and_si512(pair, _mm512_set1_epi32(static_cast<int>(0xFFFF0000u))));
+  }
+
+  /// Two columns of e4m3 as f16 that are 2^8 too small: the sign, an exponent bit that is always 0 and that
+  /// the shift of the sign-extended byte has filled with the sign, then the other seven bits. Subnormals come
+  /// out right.
+  static Words load_e4m3(const std::byte* at) {
+    const __m512i words = _mm512_slli_epi16(_mm512_cvtepi8_epi16(load_32(at)), 7);
+    return _mm512_and_si512(words, _mm512_set1_epi16(static_cast<short>(0xBFFF)));
+  }
+  static Reg first_f16(Words words) { return _mm512_cvtph_ps(_mm512_castsi512_si256(words)); }
+  static Reg second_f16(Words words) { return _mm512_cvtph_ps(_mm512_extracti64x4_epi64(words, 1)); }
+
+  static Reg load_e4m3_scales(const std::byte* at) {
+    const __m256i words = _mm256_slli_epi16(_mm256_cvtepi8_epi16(load_16(at)), 7);
+    return _mm512_cvtph_ps(_mm256_and_si256(words, _mm256_set1_epi16(static_cast<short>(0xBFFF))));
+  }
+  static Reg load_e8m0(const std::byte* at) {
+    const __m512i exponent = _mm512_slli_epi32(_mm512_cvtepu8_epi32(load_16(at)), 23);
+    return _mm512_castsi512_ps(_mm512_max_epi32(exponent, _mm512_set1_epi32(0x00400000)));
+  }
+};
+
+/// 64 bytes hold 8 columns of 16 rows, a dword a row, nibble i column i. The look-up reads the low four bits
+/// of a dword and ignores what is above them: 2 instructions for 16 values.
+struct Fp4 {
+  static constexpr int kStep = 8;
+  static constexpr float kUnit = 1;
+
+  template <int B, class Use>
+  [[gnu::always_inline]] static inline void step(const std::byte* const (&codes)[B], int s, Use&& use) {
+    __m512i line[B];
+    for (int b = 0; b < B; ++b) line[b] = Vector::load_dwords(codes[b] + 64 * s);
+#pragma GCC unroll 8
+    for (int i = 0; i < kStep; ++i) {
+      __m512 w[B];
+      for (int b = 0; b < B; ++b) w[b] = _mm512_permutexvar_ps(_mm512_srli_epi32(line[b], 4 * i), values());
+      use(kStep * s + i, w);
+    }
+  }
+
+  static __m512 values() {
+    return _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f, -1.0f, -1.5f, -2.0f,
+                          -3.0f, -4.0f, -6.0f);
+  }
+};
+
+constexpr KernelTable kTable = make_table<Vector, Fp4>();
+
+}  // namespace
+
+const KernelTable* const kAvx512Table = &kTable;
+
+}  // namespace sluice::cpu
