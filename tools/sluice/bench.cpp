@@ -85,6 +85,7 @@ int execute(const BenchOptions& options, Form form) {
                              .executor = executor,
                              .progress = progress.callback()};
   testing::bench_layer(request, std::move(subject.weights), [&](const BenchResult& result) {
+    progress.clear();
     print(form == Form::json ? to_json(result) : row_text(result));
   });
   if (form == Form::text)

@@ -33,8 +33,8 @@ std::string cases_text(const CheckReport& report) {
   const char* against = report.compared_with == "expected" ? "the expected outputs" : "the definition";
   return table.str() +
          fmt::format(
-             "\n  rel L2: of the worst token, against {}; worst and rms: errors against the definition in "
-             "double, in float32 roundings, at most 4\n",
+             "\n  rel L2      of the worst token, against {}\n"
+             "  worst, rms  errors against the definition in double, in float32 roundings, at most 4\n",
              against);
 }
 

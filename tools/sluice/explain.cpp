@@ -37,7 +37,7 @@ void say_unsupported(const ExplainResult& result, const std::vector<int>& layers
   report({.code = "unsupported",
           .what = fmt::format("no backend runs {} on {}", layers_text(layers), result.device.name),
           .why = "each backend's reasons are in the table on the standard output",
-          .todo = "try --device cpu, or read docs/adding/backend.md on what a backend declares"},
+          .todo = "try --device cpu; docs/adding says what a backend declares"},
          Form::text);
 }
 

@@ -21,8 +21,11 @@ constexpr std::chrono::seconds kLogLine{10};
 ProgressLine::ProgressLine(std::string label)
     : label_(std::move(label)), terminal_(isatty(STDERR_FILENO) != 0) {}
 
-ProgressLine::~ProgressLine() {
+ProgressLine::~ProgressLine() { clear(); }
+
+void ProgressLine::clear() {
   if (drawn_ && terminal_) fmt::print(stderr, "\r\x1b[K");
+  drawn_ = false;
 }
 
 Progress ProgressLine::callback() {

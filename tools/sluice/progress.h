@@ -21,6 +21,8 @@ class ProgressLine {
 
   /// The callback to hand to the library. The line must outlive its use.
   Progress callback();
+  /// Takes the line away, before something else is printed.
+  void clear();
 
  private:
   void show(std::int64_t done, std::int64_t total);
