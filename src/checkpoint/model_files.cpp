@@ -123,49 +123,57 @@ void ModelFiles::open_shards(const ModelDirectory& directory) {
   const auto listed = weight_map(*index);
   std::map<std::string, std::string> shards;  // file, and the first tensor in it
   for (const auto& [tensor, file] : listed) shards.emplace(file, tensor);
-  for (const auto& [file, tensor] : shards)
-    require(directory.has(file), ErrorKind::corrupt_file, [&] {
+  for (const auto& shard : shards)
+    require(directory.has(shard.first), ErrorKind::corrupt_file, [&] {
       return ErrorInfo{.code = "missing_shard",
-                       .what = fmt::format("the index names the shard {}, which is not there", file),
+                       .what = fmt::format("the index names the shard {}, which is not there", shard.first),
                        .file = index->path(),
-                       .tensor = printable(tensor),
+                       .tensor = printable(shard.second),
                        .todo = "Fetch the missing file; hf download completes what is missing"};
     });
-  for (const auto& [file, tensor] : shards) add(directory.open(file));
+  for (const auto& shard : shards) add(directory.open(shard.first));
   sort();
   keep_listed(listed);
+}
+
+std::span<const ModelTensor> ModelFiles::named(std::string_view name) const {
+  const auto found = std::equal_range(tensors_.begin(), tensors_.end(), ModelTensor{.name = name}, before);
+  return {found.first, found.second};
 }
 
 void ModelFiles::keep_listed(const std::vector<std::pair<std::string, std::string>>& listed) {
   std::vector<ModelTensor> kept;
   kept.reserve(listed.size());
-  for (const auto& [name, file] : listed) {
-    const auto [first, last] =
-        std::equal_range(tensors_.begin(), tensors_.end(), ModelTensor{.name = name}, before);
-    const auto lies_in = [&, &shard = file](const ModelTensor& tensor) {
-      return tensor.file->ends_with("/" + shard);
-    };
-    const auto found = std::find_if(first, last, lies_in);
-    require(found != last, ErrorKind::corrupt_file, [&, &n = name, &f = file] {
-      return ErrorInfo{.code = first == last ? "index_names_missing_tensor" : "index_names_wrong_shard",
-                       .what = fmt::format("the index places a tensor in {}, which does not hold it", f),
-                       .file = f,
-                       .tensor = printable(n),
-                       .why = first == last ? "no shard does" : fmt::format("{} does", *first->file),
-                       .todo = "The index and the shards are of different downloads: fetch them again"};
+  for (const auto& entry : listed) {
+    const auto candidates = named(entry.first);
+    const auto found = std::find_if(candidates.begin(), candidates.end(), [&](const ModelTensor& tensor) {
+      return tensor.file->ends_with("/" + entry.second);
+    });
+    require(found != candidates.end(), ErrorKind::corrupt_file, [&] {
+      return ErrorInfo{
+          .code = candidates.empty() ? "index_names_missing_tensor" : "index_names_wrong_shard",
+          .what = fmt::format("the index places a tensor in {}, which does not hold it", entry.second),
+          .file = entry.second,
+          .tensor = printable(entry.first),
+          .why = candidates.empty() ? "no shard does" : fmt::format("{} does", *candidates.front().file),
+          .todo = "The index and the shards are of different downloads: fetch them again"};
     });
     kept.push_back(*found);
   }
-  if (kept.size() < tensors_.size()) {
-    const auto unlisted = std::find_if(tensors_.begin(), tensors_.end(), [&](const ModelTensor& tensor) {
-      const auto [first, last] = std::equal_range(kept.begin(), kept.end(), tensor, before);
-      return std::none_of(first, last, [&](const ModelTensor& other) { return other.view == tensor.view; });
-    });
-    notes_.push_back(
-        fmt::format("{} tensors lie in shards and not in the index, and are left out: \"{}\" is the first",
-                    tensors_.size() - kept.size(), printable(unlisted->name)));
-  }
-  tensors_ = std::move(kept);
+  std::swap(tensors_, kept);
+  note_unlisted(kept);
+}
+
+void ModelFiles::note_unlisted(const std::vector<ModelTensor>& all) {
+  if (all.size() == tensors_.size()) return;
+  const auto unlisted = std::find_if(all.begin(), all.end(), [&](const ModelTensor& tensor) {
+    const auto kept = named(tensor.name);
+    return std::none_of(kept.begin(), kept.end(),
+                        [&](const auto& other) { return other.view == tensor.view; });
+  });
+  notes_.push_back(
+      fmt::format("{} tensors lie in shards and not in the index, and are left out: \"{}\" is the first",
+                  all.size() - tensors_.size(), printable(unlisted->name)));
 }
 
 std::span<const ModelTensor> ModelFiles::below(std::string_view prefix) const {

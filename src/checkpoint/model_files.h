@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/header.h"
@@ -51,6 +52,8 @@ class ModelFiles {
   void add(std::shared_ptr<const MappedFile> file);
   void open_shards(const ModelDirectory& directory);
   void keep_listed(const std::vector<std::pair<std::string, std::string>>& listed);
+  void note_unlisted(const std::vector<ModelTensor>& all);
+  std::span<const ModelTensor> named(std::string_view name) const;
   void sort();
 
   std::vector<std::unique_ptr<File>> files_;  // unique_ptr: views into a File survive growth
