@@ -44,11 +44,13 @@ double activate(const ExpertsSpec& spec, double gate, double up) {
 }
 
 /// The magnitude behind mid: how far the activation moves when gate and up move by a part in 4096 of theirs,
-/// times 4096. A difference rather than a derivative, because a clamp has none at its limit.
+/// times 4096. A difference rather than a derivative, because a clamp has none at its limit. What is infinite
+/// has not been rounded and moves nothing.
 double reach(const ExpertsSpec& spec, const Sum& gate, const Sum& up) {
   constexpr double kPart = 1.0 / 4096;
   const double mid = activate(spec, gate.value, up.value);
   const auto moved = [&](double dgate, double dup) {
+    if (!std::isfinite(dgate) || !std::isfinite(dup)) return 0.0;
     return std::abs(activate(spec, gate.value + kPart * dgate, up.value + kPart * dup) - mid) / kPart;
   };
   return std::abs(mid) + std::max(moved(gate.magnitude, 0), moved(-gate.magnitude, 0)) +

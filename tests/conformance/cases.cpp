@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/conformance/cases.h"
+
+#include <cmath>
+
+namespace sluice::conformance {
+namespace {
+
+template <class F>
+bool has(FeatureSet features) {
+  return features.has(Features::of<F>());
+}
+
+/// The parameters that the features ask for. A limit of 64 is one that exact layers exceed too: their gates
+/// are 58 and more.
+ActivationParams params(FeatureSet features) {
+  ActivationParams params;
+  if (has<feature::Limit>(features)) params.limit = 64;
+  if (has<feature::Slope>(features)) params.slope = 1.702f;
+  if (has<feature::Shift>(features)) params.shift = 1;
+  return params;
+}
+
+/// What the shared expert asks for: the same, but for what only routed experts have.
+ExpertsSpec shared_of(ExpertsSpec spec) {
+  spec.experts = spec.local_experts = spec.top_k = 1;
+  spec.weight_on_input = false;
+  spec.intermediate = spec.formats.down == spec.formats.up ? spec.intermediate : spec.hidden;
+  return spec;
+}
+
+std::string name_of(const Case& made, Format format, Activation activation) {
+  return std::string(format.str()) + " " + std::string(activation.str()) + " " + needs(made.spec).str() +
+         " " + std::to_string(made.spec.routed.hidden) + "x" + std::to_string(made.spec.routed.intermediate);
+}
+
+/// Five arguments of make_case travel together where cases are listed.
+Case with_features(const Capability& can, Format format, Activation activation, FeatureSet features) {
+  const std::vector<Format> formats = members(can.weights);
+  std::size_t next = 0;
+  while (formats[next] != format) ++next;
+  return make_case(format, formats[(next + 1) % formats.size()], activation, features);
+}
+
+}  // namespace
+
+FeatureSet applicable(FeatureSet features, Activation activation) {
+  const activation::Reads reads = Activations::visit(activation, []<class A>() { return A::reads; });
+  FeatureSet unread;
+  if (!reads.limit) unread.add(Features::of<feature::Limit>());
+  if (!reads.slope) unread.add(Features::of<feature::Slope>());
+  if (!reads.shift) unread.add(Features::of<feature::Shift>());
+  return features.minus(unread);
+}
+
+Case make_case(Format format, Format other, Activation activation, FeatureSet features, Shape shape) {
+  MatrixFormats formats{
+      .gate = format, .up = format, .down = has<feature::MixedFormats>(features) ? other : format};
+  if (!is_gated(activation)) formats.gate.reset();
+  Case made{.spec = {.routed = {.hidden = shape.hidden,
+                                .intermediate = shape.intermediate,
+                                .experts = 6,
+                                .local_experts = 6,
+                                .top_k = 2,
+                                .formats = formats,
+                                .activation = activation,
+                                .params = params(features),
+                                .gate_up_bias = has<feature::GateUpBias>(features),
+                                .down_bias = has<feature::DownBias>(features),
+                                .weight_on_input = has<feature::WeightOnInput>(features)},
+                     .router = {.score = *Score::parse("softmax"), .experts = 6, .top_k = 2}}};
+  if (has<feature::ExpertMap>(features)) {
+    made.spec.routed.local_experts = 4;
+    made.expert_map = {2, -1, 0, 3, -1, 1};
+  }
+  if (has<feature::SharedExpert>(features))
+    made.spec.shared = SharedSpec{.experts = shared_of(made.spec.routed), .sigmoid_gate = true};
+  made.name = name_of(made, format, activation);
+  return made;
+}
+
+std::vector<Case> declared_cases(const Capability& can) {
+  std::vector<Case> cases;
+  for (const Format format : members(can.weights))
+    for (const Activation activation : members(can.activations)) {
+      cases.push_back(with_features(can, format, activation, {}));
+      cases.push_back(with_features(can, format, activation, applicable(can.features, activation)));
+    }
+  const std::vector<Format> formats = members(can.weights);
+  std::size_t turn = 0;
+  for (const Activation activation : members(can.activations))
+    applicable(can.features, activation).each([&](Feature feature) {
+      cases.push_back(
+          with_features(can, formats[turn++ % formats.size()], activation, FeatureSet().add(feature)));
+    });
+  return cases;
+}
+
+}  // namespace sluice::conformance

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whatever a backend declares, it computes. Generated from the capabilities of every backend that runs here.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "testing/closeness.h"
+#include "testing/usable_backends.h"
+#include "tests/conformance/judge.h"
+
+namespace sluice::conformance {
+namespace {
+
+using testing::Numbers;
+
+class DeclaredTest : public ::testing::TestWithParam<const Backend*> {};
+
+/// Integers that every format holds: any difference is an indexing bug.
+TEST_P(DeclaredTest, ExactNumbersBitForBit) {
+  const Backend& backend = *GetParam();
+  for (const Case& made : declared_cases(backend.can))
+    for (const int tokens : {1, 9}) Problem(made, Numbers::exact, {.tokens = tokens}).check(backend);
+}
+
+TEST_P(DeclaredTest, NoisyNumbersWithinRoundings) {
+  const Backend& backend = *GetParam();
+  for (const Case& made : declared_cases(backend.can))
+    for (const int tokens : {1, 9}) Problem(made, Numbers::noisy, {.tokens = tokens}).check(backend);
+}
+
+/// At least a tenth of gates and ups exceed the limit, and an output without the clamp would have been
+/// rejected.
+TEST_P(DeclaredTest, ADroppedClampWouldShow) {
+  const Backend& backend = *GetParam();
+  const Feature limit = Features::of<feature::Limit>();
+  if (!backend.can.features.has(limit)) GTEST_SKIP() << "declares no limit";
+  for (const Activation activation : members(backend.can.activations)) {
+    if (!applicable(backend.can.features, activation).has(limit)) continue;
+    for (const Format format : members(backend.can.weights)) {
+      const Problem problem(make_case(format, format, activation, FeatureSet().add(limit)), Numbers::noisy,
+                            {.tokens = 8});
+      const testing::ReferenceResult& definition = problem.definition();
+      ASSERT_GE(definition.gate_over_limit, 0.10);
+      ASSERT_GE(definition.up_over_limit, 0.10);
+      const Outputs out = problem.run(problem.layer(backend));
+      problem.expect_right(out);
+      const testing::Closeness without = testing::closeness({.got = out.experts_out,
+                                                             .want = definition.experts_out_without_clamp,
+                                                             .magnitude = definition.experts_magnitude,
+                                                             .width = problem.spec().routed.hidden,
+                                                             .unit = testing::kBf16Unit});
+      EXPECT_FALSE(without.ok()) << backend.name << ", " << problem.name() << ": " << without.str();
+    }
+  }
+}
+
+TEST_P(DeclaredTest, HiddenOfEveryType) {
+  for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
+    const Case made = make_case(members(GetParam()->can.weights).front(), Formats::of<format::Bf16>(),
+                                members(GetParam()->can.activations).front(), {});
+    Problem(made, Numbers::exact, {.tokens = 5, .dtype = dtype}).check(*GetParam());
+    Problem(made, Numbers::noisy, {.tokens = 5, .dtype = dtype}).check(*GetParam());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, DeclaredTest, ::testing::ValuesIn(testing::usable_backends()), test_name);
+
+}  // namespace
+}  // namespace sluice::conformance

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shapes and token counts at the ends of what a backend takes.
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <set>
+
+#include "testing/usable_backends.h"
+#include "tests/conformance/judge.h"
+
+namespace sluice::conformance {
+namespace {
+
+using testing::Numbers;
+
+constexpr int kMostTokens = 140;  // beyond that a range's end is left to the benchmarks
+
+class EdgesTest : public ::testing::TestWithParam<const Backend*> {
+ protected:
+  const Backend& backend() const { return *GetParam(); }
+  Activation activation() const { return members(backend().can.activations).front(); }
+  FeatureSet features() const { return applicable(backend().can.features, activation()); }
+  /// All that the backend has, in `format`.
+  Case everything(Format format, Shape shape = {}) const {
+    return make_case(format, format, activation(), features().minus(Features::set<feature::MixedFormats>()),
+                     shape);
+  }
+};
+
+/// The least size a format and a backend both take.
+int unit_of(int backend_multiple, Format format) {
+  const format::Geometry& shape = geometry(format);
+  const bool along_the_row = shape.group_rows == 1 && shape.group_cols > 0;
+  const int of_format = along_the_row ? shape.group_cols : shape.code_bits < 8 ? 2 : 1;
+  return std::lcm(backend_multiple, of_format);
+}
+
+TEST_P(EdgesTest, OneThreeAndOddMultiples) {
+  for (const Format format : members(backend().can.weights)) {
+    const int hidden = unit_of(backend().can.hidden_multiple, format);
+    const int intermediate = unit_of(backend().can.intermediate_multiple, format);
+    for (const auto& [h, i] : {std::pair{1, 1}, {3, 3}, {1, 3}, {3, 1}, {5, 2}, {9, 6}, {2, 17}})
+      for (const int tokens : {1, 5})
+        Problem(everything(format, {h * hidden, i * intermediate}), Numbers::noisy, {.tokens = tokens})
+            .check(backend());
+  }
+}
+
+TEST_P(EdgesTest, RaggedShapes) {
+  for (const Format format : members(backend().can.weights))
+    for (const Shape shape : {Shape{288, 192}, {160, 96}, {64, 416}})
+      if (shape.hidden % backend().can.hidden_multiple == 0 &&
+          shape.intermediate % backend().can.intermediate_multiple == 0)
+        Problem(everything(format, shape), Numbers::exact, {.tokens = 6}).check(backend());
+}
+
+/// Every kernel range's ends and their neighbours.
+TEST_P(EdgesTest, TokenCountsAtTheEndsOfKernelRanges) {
+  std::set<int> counts{0, 1, 2, 3};
+  for (const Kernel& kernel : backend().kernels())
+    for (const int end : {kernel.tokens.first, kernel.tokens.last})
+      for (const int near : {-1, 0, 1})
+        if (end < kMostTokens && end + near >= 0) counts.insert(end + near);
+  const Format format = members(backend().can.weights).back();
+  for (const int tokens : counts) {
+    Problem(everything(format), Numbers::exact, {.tokens = tokens}).check(backend());
+    Problem(everything(format), Numbers::noisy, {.tokens = tokens}).check(backend());
+  }
+}
+
+/// A count that every expert gets a different share of, well inside a range.
+TEST_P(EdgesTest, ManyTokens) {
+  for (const Format format : members(backend().can.weights))
+    Problem(everything(format), Numbers::exact, {.tokens = 67}).check(backend());
+}
+
+TEST_P(EdgesTest, AWorkspaceThatSplitsChangesNothing) {
+  const Format format = members(backend().can.weights).front();
+  const Problem exact(everything(format), Numbers::exact, {.tokens = 23});
+  const Problem noisy(everything(format), Numbers::noisy, {.tokens = 23});
+  const Layer exact_layer = exact.layer(backend()), noisy_layer = noisy.layer(backend());
+  for (const int at_once : {1, 2, 7, 22}) {
+    SCOPED_TRACE(at_once);
+    exact.expect_right(exact.run(exact_layer, at_once));
+    noisy.expect_right(noisy.run(noisy_layer, at_once));
+  }
+}
+
+TEST_P(EdgesTest, AnyNumberOfThreadsGivesTheSameBits) {
+  for (const Format format : members(backend().can.weights))
+    for (const int tokens : {1, 19}) {
+      const Problem problem(everything(format), Numbers::noisy, {.tokens = tokens});
+      const Outputs one = problem.run(problem.layer(backend(), 1));
+      for (const int threads : {2, 3, 5})
+        EXPECT_EQ(problem.run(problem.layer(backend(), threads)), one) << threads;
+    }
+}
+
+TEST_P(EdgesTest, RunningAgainGivesTheSameBits) {
+  const Problem problem(everything(members(backend().can.weights).front()), Numbers::noisy, {.tokens = 19});
+  const Layer layer = problem.layer(backend());
+  const Outputs first = problem.run(layer);
+  for (int round = 0; round < 3; ++round) EXPECT_EQ(problem.run(layer), first);
+}
+
+TEST_P(EdgesTest, PackedBytesAreAskedBeforeAndTrueAfter) {
+  for (const Format format : members(backend().can.weights)) {
+    const Problem problem(everything(format), Numbers::noisy, {.tokens = 1});
+    std::int64_t asked = backend().packed_bytes(problem.spec().routed);
+    if (problem.spec().shared) asked += backend().packed_bytes(problem.spec().shared->experts);
+    EXPECT_GE(asked, problem.layer(backend()).packed_bytes()) << format.str();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, EdgesTest, ::testing::ValuesIn(testing::usable_backends()), test_name);
+
+}  // namespace
+}  // namespace sluice::conformance

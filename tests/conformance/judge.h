@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a layer on a backend and holds it against the definition: bit for bit on exact numbers, within
+// roundings otherwise.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "sluice/layer.h"
+#include "testing/drawn_layer.h"
+#include "testing/reference_run.h"
+#include "tests/conformance/cases.h"
+
+namespace sluice::conformance {
+
+struct Outputs {
+  std::vector<float> experts_out, block_out;
+  bool operator==(const Outputs&) const = default;
+};
+
+/// A drawn layer and a call on it, with the definition's results. Shared by all backends.
+class Problem {
+ public:
+  Problem(const Case& made, testing::Numbers numbers, testing::CallShape shape, std::uint64_t seed = 1);
+  /// The same layer on other ids and weights.
+  Problem with_routing(std::vector<std::int32_t> ids, std::vector<float> weights) const;
+  /// The same with one element of hidden, which must be f32, replaced.
+  Problem with_value(int token, int element, float value) const;
+
+  const LayerSpec& spec() const { return made_.spec; }
+  const std::string& name() const { return made_.name; }
+  const testing::ReferenceResult& definition() const { return definition_; }
+  const testing::DrawnCall& call() const { return call_; }
+  bool exact() const { return numbers_ == testing::Numbers::exact; }
+
+  /// Packs for `backend`, a team of `threads`.
+  Layer layer(const Backend& backend, int threads = 2) const;
+  /// Runs with a workspace for `tokens_at_once` tokens; 0 for all.
+  Outputs run(const Layer& layer, int tokens_at_once = 0) const;
+  /// Records failures unless `out` is what the definition says.
+  void expect_right(const Outputs& out) const;
+  /// layer, run, expect_right, with the case's and the backend's names in a failure.
+  void check(const Backend& backend) const;
+
+ private:
+  Problem copy() const;
+  void define();
+
+  Case made_;
+  testing::Numbers numbers_;
+  LayerWeights weights_;
+  testing::DrawnCall call_;
+  testing::ReferenceResult definition_ = {};
+};
+
+}  // namespace sluice::conformance

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whatever a backend does not declare is refused, with that reason. Real backends are asked for what they
+// lack, and for each thing they have, an invented copy without it is asked too.
+#include <gtest/gtest.h>
+
+#include "oracle/oracle.h"
+#include "testing/usable_backends.h"
+#include "tests/conformance/cases.h"
+
+namespace sluice::conformance {
+namespace {
+
+class RefusedTest : public ::testing::TestWithParam<const Backend*> {
+ protected:
+  const Backend& backend() const { return *GetParam(); }
+
+  /// A request that only `trait` keeps `refusing` from; the plan says so and chooses nothing.
+  void expect_refused(const Backend& refusing, const Case& made, std::string_view trait,
+                      std::string_view why) const {
+    const Backend* const only[] = {&refusing};
+    const Plan plan = choose(
+        {.layer = made.spec, .device = detect(), .tokens = {1, 16}, .by_name = std::string(refusing.name)},
+        only);
+    EXPECT_EQ(plan.chosen, "") << refusing.name << " accepted " << made.name;
+    for (const Miss& miss : plan.verdicts.front().misses)
+      if (miss.trait == trait && miss.why.find(why) != std::string::npos) return;
+    ADD_FAILURE() << refusing.name << ", " << made.name << ": no miss \"" << trait << ": ... " << why
+                  << "\" in\n"
+                  << explain(plan);
+  }
+
+  Format format() const { return members(backend().can.weights).front(); }
+  Activation activation() const { return members(backend().can.activations).front(); }
+};
+
+/// A copy of the backend with another capability.
+template <class Change>
+Backend without(const Backend& backend, Change&& change) {
+  Backend copy = backend;
+  change(copy.can);
+  return copy;
+}
+
+TEST_P(RefusedTest, EveryFormatThatIsNotDeclared) {
+  for (const Format each : members(NameSet<struct FormatTag>::all())) {
+    const Case made = make_case(each, each, activation(), {});
+    const Backend lacking = without(backend(), [&](Capability& can) {
+      can.weights = can.weights.minus(NameSet<struct FormatTag>().add(each));
+    });
+    expect_refused(lacking, made, "weights", std::string(each.str()) + " is not in {");
+    if (!backend().can.weights.has(each)) expect_refused(backend(), made, "weights", each.str());
+  }
+}
+
+TEST_P(RefusedTest, EveryActivationThatIsNotDeclared) {
+  for (const Activation each : members(NameSet<struct ActivationTag>::all())) {
+    const Case made = make_case(format(), format(), each, {});
+    const Backend lacking = without(backend(), [&](Capability& can) {
+      can.activations = can.activations.minus(NameSet<struct ActivationTag>().add(each));
+    });
+    expect_refused(lacking, made, "activation", std::string(each.str()) + " is not in {");
+    if (!backend().can.activations.has(each)) expect_refused(backend(), made, "activation", each.str());
+  }
+}
+
+/// Each alone, so that no other feature's absence can stand in for it.
+TEST_P(RefusedTest, EveryFeatureThatIsNotDeclared) {
+  const Format other =
+      Formats::of<format::F32>() == format() ? Formats::of<format::Bf16>() : Formats::of<format::F32>();
+  for (const Feature each : members(FeatureSet::all())) {
+    Activation reading = activation();
+    for (const Activation candidate : members(NameSet<struct ActivationTag>::all()))
+      if (!applicable(FeatureSet().add(each), candidate).empty()) reading = candidate;
+    const Case made = make_case(format(), other, reading, FeatureSet().add(each));
+    ASSERT_TRUE(needs(made.spec).has(each)) << each.str();
+    const Backend lacking = without(
+        backend(), [&](Capability& can) { can.features = can.features.minus(FeatureSet().add(each)); });
+    expect_refused(lacking, made, "features", each.str());
+    if (!backend().can.features.has(each)) expect_refused(backend(), made, "features", each.str());
+  }
+}
+
+TEST_P(RefusedTest, SizesThatAreNotMultiples) {
+  const Case made = make_case(format(), format(), activation(), {}, {.hidden = 96, .intermediate = 160});
+  expect_refused(without(backend(), [](Capability& can) { can.hidden_multiple = 64; }), made, "hidden",
+                 "96 is not a multiple of 64");
+  expect_refused(without(backend(), [](Capability& can) { can.intermediate_multiple = 96; }), made,
+                 "intermediate", "160 is not a multiple of 96");
+}
+
+TEST_P(RefusedTest, InstructionsThatTheMachineLacks) {
+  const Case made = make_case(format(), format(), activation(), {});
+  expect_refused(
+      without(backend(), [](Capability& can) { can.uses.add(InstructionList::of<instruction::Tcgen05>()); }),
+      made, "instructions", "lacks tcgen05");
+}
+
+TEST_P(RefusedTest, AnotherDevice) {
+  const Case made = make_case(format(), format(), activation(), {});
+  expect_refused(without(backend(), [](Capability& can) { can.device = DeviceKinds::of<device::Cuda>(); }),
+                 made, "device", "runs on cuda");
+}
+
+/// A new feature is refused by every backend that predates it: the default is no.
+TEST_P(RefusedTest, AnEmptyCapability) {
+  const Case made = make_case(format(), format(), activation(), {});
+  const Backend empty = without(backend(), [](Capability& can) { can = {.device = can.device}; });
+  expect_refused(empty, made, "weights", "is not in {}");
+  expect_refused(empty, made, "activation", "is not in {}");
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, RefusedTest, ::testing::ValuesIn(testing::usable_backends()), test_name);
+
+}  // namespace
+}  // namespace sluice::conformance

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// The forward call allocates nothing, on any thread, for any backend. This file replaces the program's
+// operator new by one that counts.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "testing/usable_backends.h"
+#include "tests/engine/small_layer.h"
+
+namespace {
+
+std::atomic<std::int64_t> allocations = 0;
+
+void* counted(std::size_t bytes, std::size_t alignment) {
+  ++allocations;
+  const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
+  void* memory = std::aligned_alloc(alignment, rounded == 0 ? alignment : rounded);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+}  // namespace
+
+void* operator new(std::size_t bytes) { return counted(bytes, alignof(std::max_align_t)); }
+void* operator new[](std::size_t bytes) { return counted(bytes, alignof(std::max_align_t)); }
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  return counted(bytes, static_cast<std::size_t>(alignment));
+}
+void* operator new[](std::size_t bytes, std::align_val_t alignment) {
+  return counted(bytes, static_cast<std::size_t>(alignment));
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+
+namespace sluice {
+namespace {
+
+TEST(NoAllocation, TheCounterCounts) {
+  const std::int64_t before = allocations;
+  const std::vector<int> something(1000);
+  EXPECT_GT(allocations, before);
+}
+
+TEST(NoAllocation, ForwardOfEveryBackend) {
+  const LayerSpec spec = small::spec();
+  const LayerWeights weights = testing::draw_weights(spec, testing::Numbers::noisy, 1);
+  for (const Backend* backend : testing::usable_backends()) {
+    const Layer layer(small::plan_for(spec, std::string(backend->name)), weights,
+                      {.executor = make_thread_team(2)});
+    for (const int tokens : {0, 1, 3, 40}) {
+      const testing::DrawnCall drawn = draw_call(spec, testing::Numbers::noisy, {.tokens = tokens}, 2);
+      small::Outputs out(spec, tokens);
+      std::vector<std::byte> workspace(layer.workspace_bytes(tokens == 40 ? 7 : tokens));  // 40 are split
+      const LayerCall call = small::call_of(drawn, out, workspace);
+      const std::int64_t before = allocations;
+      for (int round = 0; round < 3; ++round) layer.run(call);
+      EXPECT_EQ(allocations, before) << backend->name << ", " << tokens << " tokens";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice
