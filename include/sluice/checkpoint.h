@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hugging Face checkpoints as published: safetensors in one file or in shards with an index, and a config.json.
-// Nothing here touches a network, runs code of a model, or allocates by a number that a file claims before that
-// number was checked against the file's size.
+// Hugging Face checkpoints as published: safetensors in one file or in shards with an index, and a
+// config.json. Nothing here touches a network, runs code of a model, or allocates by a number that a file
+// claims before that number was checked against the file's size.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,9 @@
 
 namespace sluice {
 
-/// One safetensors file, mapped. Format: https://github.com/huggingface/safetensors (README, "Format"). Strict: a
-/// header that overlaps, leaves gaps, repeats a key or disagrees with the file's size is refused (corrupt_file).
+/// One safetensors file, mapped. Format: https://github.com/huggingface/safetensors (README, "Format").
+/// Strict: a header that overlaps, leaves gaps, repeats a key or disagrees with the file's size is refused
+/// (corrupt_file).
 class TensorFile {
  public:
   static TensorFile open(const std::string& path);
@@ -53,15 +54,17 @@ struct ModelInfo {
 
 class Checkpoint {
  public:
-  /// `model` is a directory, or a name like "openai/gpt-oss-20b[@revision]" that is looked up in the local Hugging
-  /// Face cache below `cache_root` (the caller resolves HF_HOME; empty means names are not accepted). Reads and checks
-  /// every header and the configuration: corrupt_file, unsupported or io.
+  /// `model` is a directory, or a name like "openai/gpt-oss-20b[@revision]" that is looked up in the local
+  /// Hugging Face cache below `cache_root` (the caller resolves HF_HOME; empty means names are not accepted).
+  /// Reads and checks every header and the configuration: corrupt_file, unsupported or io.
   static Checkpoint open(const std::string& model, const std::string& cache_root = {});
 
   const ModelInfo& info() const;
-  /// The spec of MoE layer `layer` (its number in the model). invalid_argument when there is none of that number.
+  /// The spec of MoE layer `layer` (its number in the model). invalid_argument when there is none of that
+  /// number.
   LayerSpec spec(int layer) const;
-  /// Canonical views of that layer's weights, every scale checked (corrupt_file for zero, negative, NaN, infinite).
+  /// Canonical views of that layer's weights, every scale checked (corrupt_file for zero, negative, NaN,
+  /// infinite).
   LayerWeights weights(int layer) const;
   /// Bytes of the layer's tensors in the files.
   std::int64_t layer_bytes(int layer) const;

@@ -52,6 +52,14 @@ TEST(Corruption, EveryOneIsRefusedWithItsOwnMessage) {
     for (const Corruption& corruption : table) expect_refused(corruption, messages);
 }
 
+TEST(Corruption, EveryCodeIsDocumented) {
+  const std::string docs = testing::read_file(fs::path(SLUICE_SOURCE_DIR) / "docs/checkpoints.md");
+  for (const auto table : {testing::file_corruptions(), testing::configuration_corruptions(),
+                           testing::tensor_corruptions(), testing::value_corruptions()})
+    for (const Corruption& corruption : table)
+      EXPECT_NE(docs.find("`" + std::string(corruption.code) + "`"), docs.npos) << corruption.code;
+}
+
 TEST(Corruption, WithoutOneEveryFixtureOpens) {
   for (const char* fixture :
        {testing::kGptOss, testing::kBf16Stack, testing::kV4, testing::kV4Base, testing::kV4Nvfp4,
@@ -60,6 +68,31 @@ TEST(Corruption, WithoutOneEveryFixtureOpens) {
     EditableModel::of(fixture).write(directory.path());
     const Checkpoint model = Checkpoint::open(directory.path().string());
     for (const int layer : model.info().moe_layers) EXPECT_NO_THROW(model.weights(layer)) << fixture;
+  }
+}
+
+// The codes at the edges of what is good, at a place that a vector loop treats as its tail.
+TEST(Corruption, CodesOfScalesAreJudgedToTheEdge) {
+  struct Type {
+    const char* fixture;
+    const char* tensor;
+    int first_good, last_good;
+  };
+  for (const Type& type :
+       {Type{testing::kNvfp4, "model.layers.0.mlp.experts.2.down_proj.weight_scale", 1, 126},
+        Type{testing::kMxfp4, "model.layers.0.mlp.experts.2.down_proj.weight_scale", 0, 254}}) {
+    EditableModel model = EditableModel::of(type.fixture);
+    for (const int code : {0, 1, 2, 7, 8, 0x38, 125, 126, 127, 128, 129, 0xB8, 253, 254, 255}) {
+      model.set<std::uint8_t>(type.tensor, model.tensor(type.tensor).bytes.size() - 3,
+                              static_cast<std::uint8_t>(code));
+      const testing::TemporaryDirectory directory;
+      model.write(directory.path());
+      const Checkpoint opened = Checkpoint::open(directory.path().string());
+      if (code >= type.first_good && code <= type.last_good)
+        EXPECT_NO_THROW(opened.weights(0)) << type.fixture << " code " << code;
+      else
+        EXPECT_THROW(opened.weights(0), Error) << type.fixture << " code " << code;
+    }
   }
 }
 

@@ -210,6 +210,8 @@ const Corruption kCorruptions[] = {
 };
 
 TEST(Header, EveryCorruptionIsRefusedWithItsOwnMessage) {
+  const std::string docs =
+      testing::read_file(std::filesystem::path(SLUICE_SOURCE_DIR) / "docs/checkpoints.md");
   std::set<std::string> messages;
   for (const Corruption& corruption : kCorruptions) {
     SCOPED_TRACE(corruption.name);
@@ -220,6 +222,8 @@ TEST(Header, EveryCorruptionIsRefusedWithItsOwnMessage) {
       const std::string message = error.what();
       EXPECT_EQ(error.kind(), ErrorKind::corrupt_file) << message;
       EXPECT_EQ(error.info().code, corruption.code) << message;
+      EXPECT_NE(docs.find("`" + error.info().code + "`"), docs.npos)
+          << "not in docs/checkpoints.md: " << message;
       EXPECT_NE(message.find("broken.safetensors"), message.npos) << message;
       for (const char* part : corruption.says)
         EXPECT_NE(message.find(part), message.npos) << part << " in: " << message;
