@@ -46,7 +46,8 @@ struct Verdict {
 struct Plan {
   Request request;
   std::string chosen = {};             // empty when nothing fits
-  std::vector<Verdict> verdicts = {};  // the chosen one, then those that fit by cost, then by number of misses
+  /// The chosen one, then those that fit by cost; then the one asked for by name, then by number of misses.
+  std::vector<Verdict> verdicts = {};
 };
 
 /// A verdict on every backend of this build. Never throws for a request that nothing fits; see Unsupported.

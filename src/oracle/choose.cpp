@@ -24,19 +24,21 @@ std::vector<KernelCost> costs(const Backend& backend, const Request& request) {
 /// A verdict with what it is sorted by.
 struct Ranked {
   Verdict verdict;
+  bool asked_for = false;
   double us = 0;
   int uses = 0;
 
   /// Those that fit first, the cheaper before the dearer, the more specialised before the plainer; then the
-  /// nearest to fitting.
-  auto rank() const { return std::tuple(!verdict.fits, verdict.misses.size(), us, -uses); }
+  /// one asked for by name, then the nearest to fitting.
+  auto rank() const { return std::tuple(!verdict.fits, !asked_for, verdict.misses.size(), us, -uses); }
 };
 
 Ranked judge(const Backend& backend, const Request& request) {
   Ranked ranked{.verdict = {.backend = std::string(backend.name), .misses = compare(backend, request)},
-                .uses = backend.can.uses.size()};
+                .asked_for = backend.name == request.by_name};
   ranked.verdict.fits = ranked.verdict.misses.empty();
   if (!ranked.verdict.fits) return ranked;
+  ranked.uses = backend.can.uses.size();
   ranked.verdict.kernels = costs(backend, request);
   for (const KernelCost& cost : ranked.verdict.kernels) ranked.us += cost.us;
   return ranked;

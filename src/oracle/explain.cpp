@@ -25,12 +25,19 @@ std::string shared_text(const LayerSpec& layer) {
   return text;
 }
 
-/// "9.1 us", "138 us", "1.64 ms": three digits.
+/// "9.10 us", "138 us", "1.64 ms", "2.00 s": three digits.
 std::string duration(double us) {
-  const bool ms = us >= 1000;
-  const double value = ms ? us / 1000 : us;
+  double value = us;
+  std::string_view unit = "us";
+  if (us >= 1e6) {
+    value = us / 1e6;
+    unit = "s";
+  } else if (us >= 1e3) {
+    value = us / 1e3;
+    unit = "ms";
+  }
   const int decimals = value < 10 ? 2 : value < 100 ? 1 : 0;
-  return fmt::format("{:.{}f} {}", value, decimals, ms ? "ms" : "us");
+  return fmt::format("{:.{}f} {}", value, decimals, unit);
 }
 
 std::string costs_text(const Verdict& verdict) {
@@ -114,7 +121,7 @@ std::string explain(const Plan& plan) {
                                        : "no",
                         verdict.backend, width, verdict.fits ? costs_text(verdict) : misses_text(verdict));
   }
-  if (plan.chosen.empty()) text += wanted_text(plan.request);
+  if (plan.chosen.empty() && by_name.empty()) text += wanted_text(plan.request);
   return text;
 }
 

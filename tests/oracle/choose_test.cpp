@@ -48,6 +48,15 @@ TEST_F(ChooseTest, CheapestFirstThenSpecialisedThenNearest) {
   EXPECT_TRUE(plan.verdicts[3].kernels.empty());
 }
 
+TEST_F(ChooseTest, AmongRefusalsEquallyNearTheOrderOfTheListStays) {
+  Capability wide = invented::everything_on_cpu(), wider = wide;
+  wide.uses = InstructionList::set<instruction::Avx512f>();
+  wider.uses = InstructionList::set<instruction::Avx512f, instruction::AmxBf16>();
+  const Backend first = backend("wide", wide), second = backend("wider", wider);
+  const Backend* const both[] = {&first, &second};
+  EXPECT_EQ(order(choose(request(), both)), (std::vector<std::string>{"wide", "wider"}));
+}
+
 TEST_F(ChooseTest, EachTokenCountIsPricedByTheKernelWhoseRangeHoldsIt) {
   Request ends = request();
   ends.tokens = {1, 16, 17};
@@ -100,9 +109,14 @@ TEST_F(ChooseTest, ByNameTakesThatOneOrNone) {
   forced.by_name = "near";
   plan = choose(forced, all_);
   EXPECT_EQ(plan.chosen, "") << "no hidden fallback";
-  const auto near = std::ranges::find(plan.verdicts, "near", &Verdict::backend);
-  ASSERT_EQ(near->misses.size(), 1u);
-  EXPECT_EQ(near->misses[0].why, "2880 is not a multiple of 128");
+  ASSERT_EQ(plan.verdicts.front().backend, "near") << "the one asked for first";
+  ASSERT_EQ(plan.verdicts.front().misses.size(), 1u);
+  EXPECT_EQ(plan.verdicts.front().misses[0].why, "2880 is not a multiple of 128");
+
+  forced.by_name = "far";
+  plan = choose(forced, all_);
+  EXPECT_EQ(plan.verdicts.front().backend, "far") << "whatever the others lack";
+  EXPECT_EQ(plan.verdicts.front().misses.size(), 2u);
 }
 
 TEST_F(ChooseTest, AnUnknownNameListsTheKnownOnes) {

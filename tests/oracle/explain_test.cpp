@@ -86,6 +86,7 @@ TEST(Unsupported, AForcedBackendIsNamed) {
       choose({.layer = invented::layer(), .device = invented::cpu(), .by_name = "cpu.tiles"}, all);
   const std::string text = Unsupported(plan).info().what;
   EXPECT_TRUE(text.starts_with("cpu.tiles does not run this layer\n")) << text;
+  EXPECT_EQ(text.find("a backend for it"), std::string::npos) << "there may well be another one";
 }
 
 }  // namespace
