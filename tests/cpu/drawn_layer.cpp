@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <new>
+#include <stdexcept>
 
 #include "core/bits.h"
 #include "core/devices.h"
@@ -15,6 +16,7 @@
 #include "format/e4m3.h"
 #include "format/f16.h"
 #include "format/scales.h"
+#include "tests/cpu/portable.h"
 
 namespace sluice::testing {
 namespace {
@@ -105,23 +107,18 @@ using Lines = std::unique_ptr<std::byte, FreeLines>;
 
 }  // namespace
 
-const Backend* find_backend(std::string_view name) {
+const Backend& backend_named(std::string_view name) {
+  for (const Backend* backend : {&kPortable8, &kPortable16})
+    if (backend->name == name) return *backend;
   for (const Backend* backend : backends())
-    if (backend->name == name) return backend;
-  return nullptr;
+    if (backend->name == name) return *backend;
+  throw std::invalid_argument("no backend of that name: " + std::string(name));
 }
 
 std::string why_not(const Backend& backend) {
   if (backend.kernels().empty()) return "this build has no kernels of it";
   const Instructions absent = backend.can.uses.minus(detect().has);
   return absent.empty() ? "" : "this machine lacks " + absent.str();
-}
-
-std::vector<const Backend*> cpu_backends() {
-  std::vector<const Backend*> found;
-  for (const Backend* backend : backends())
-    if (backend->name.starts_with("cpu.") && why_not(*backend).empty()) found.push_back(backend);
-  return found;
 }
 
 Format format_named(std::string_view name) { return Format::parse(name).value(); }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -14,12 +15,12 @@
 
 namespace sluice::testing {
 
-/// The CPU backends of this build that this machine can run, so that a test does what can be done.
-std::vector<const Backend*> cpu_backends();
-/// The backend of that name; null when it is not in this build.
-const Backend* find_backend(std::string_view name);
+/// A backend of the build, or one of tests/cpu/portable.h.
+const Backend& backend_named(std::string_view name);
 /// Empty when this machine can run the backend, otherwise the reason: "this machine lacks avx512f".
 std::string why_not(const Backend& backend);
+/// All that the tests run over.
+inline constexpr const char* kSubjects[] = {"cpu.avx2", "cpu.avx512", "portable.8", "portable.16"};
 
 /// A set of experts that owns its weights.
 struct DrawnLayer {

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// The same bits, whatever a token shares its call with, whoever runs it, and on vectors of any width.
+#include <cstring>
+
+#include "tests/cpu/subject.h"
+
+namespace sluice::testing {
+namespace {
+
+/// Runs tasks from the last to the first, changing workers all the time.
+class Backwards final : public Executor {
+ public:
+  int workers() const override { return 5; }
+  void parallel_for(int tasks, TaskBody body) override {
+    for (int task = tasks; task-- > 0;) body.call(body.context, task, task % 5);
+  }
+};
+
+bool same_bits(const std::vector<float>& a, const float* b) {
+  return std::memcmp(a.data(), b, a.size() * sizeof(float)) == 0;
+}
+
+/// silu with biases and a limit on normal numbers: every rounding counts.
+ExpertsSpec rounding_spec(Format format) {
+  ExpertsSpec spec = full_spec(format, 200, 76);
+  spec.params.slope = 1.702f;
+  return spec;
+}
+
+class CpuInvariance : public Subject {};
+
+TEST_P(CpuInvariance, OfTheBatch) {
+  for (Format format : all_formats()) {
+    const ExpertsSpec spec = rounding_spec(format);
+    const auto packed = pack(subject(), draw_layer(spec, Numbers::normal, 1), *team_);
+    for (int tokens : {2, 3, 5, 8, 13, 27}) {
+      const DrawnCall call = draw_call(spec, tokens, Numbers::normal, 2);
+      const std::vector<float> together = run(*packed, call, *team_);
+      for (int t = 0; t < tokens; ++t)
+        ASSERT_TRUE(
+            same_bits(run(*packed, one_token(spec, call, t), *team_), together.data() + t * spec.hidden))
+            << format.str() << ", token " << t << " of " << tokens;
+    }
+  }
+}
+
+TEST_P(CpuInvariance, OfTheExecutor) {
+  for (Format format : all_formats()) {
+    const ExpertsSpec spec = rounding_spec(format);
+    const DrawnLayer layer = draw_layer(spec, Numbers::normal, 1);
+    const DrawnCall call = draw_call(spec, 11, Numbers::normal, 2);
+    Backwards backwards;
+    const auto team = make_thread_team(3);
+    const std::vector<float> wanted = run_once(layer, call);
+    EXPECT_TRUE(same_bits(run(*pack(subject(), layer, backwards), call, backwards), wanted.data()))
+        << format.str();
+    EXPECT_TRUE(same_bits(run(*pack(subject(), layer, *team), call, *team), wanted.data())) << format.str();
+  }
+}
+
+TEST_P(CpuInvariance, OfTheVectorWidth) {
+  for (Format format : all_formats()) {
+    const ExpertsSpec spec = rounding_spec(format);
+    const DrawnLayer layer = draw_layer(spec, Numbers::normal, 1);
+    for (int tokens : {1, 2, 7, 20}) {
+      const DrawnCall call = draw_call(spec, tokens, Numbers::normal, 2);
+      const auto portable = run(*pack(backend_named("portable.8"), layer, *team_), call, *team_);
+      EXPECT_TRUE(same_bits(run_once(layer, call), portable.data()))
+          << format.str() << ", " << tokens << " tokens";
+    }
+  }
+}
+
+TEST_P(CpuInvariance, OfCallersAtTheSameTime) {
+  const ExpertsSpec spec = rounding_spec(format_named("mxfp4"));
+  const auto packed = pack(subject(), draw_layer(spec, Numbers::normal, 1), *team_);
+  const DrawnCall call = draw_call(spec, 6, Numbers::normal, 2);
+  const std::vector<float> wanted = run(*packed, call, *team_);
+  const auto callers = make_thread_team(3);
+  std::vector<int> same(12);
+  parallel_for(*callers, 12,
+               [&](int task, int) { same[task] = same_bits(run(*packed, call, *team_), wanted.data()); });
+  EXPECT_EQ(same, std::vector<int>(12, 1));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CpuInvariance, ::testing::ValuesIn(kSubjects), subject_name);
+
+}  // namespace
+}  // namespace sluice::testing

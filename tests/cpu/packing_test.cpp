@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// Packing loses nothing: the identity matrix as input gives every weight back, bit for bit.
+#include <cmath>
+#include <cstring>
+
+#include "core/bits.h"
+#include "experts/cpu/common/memory.h"
+#include "experts/cpu/common/packed.h"
+#include "format/bf16.h"
+#include "format/f16.h"
+#include "sluice/error.h"
+#include "tests/cpu/subject.h"
+
+namespace sluice::testing {
+namespace {
+
+/// A matrix with its own memory.
+struct Codes {
+  std::vector<std::byte> codes, scales;
+  WeightMatrix matrix;
+};
+
+/// Every code of the format in turn, with scales that differ from group to group.
+Codes all_codes(Format format, std::int64_t rows, std::int64_t cols) {
+  const auto& shape = geometry(format);
+  const auto scale_shape = format::scale_shape(shape, rows, cols);
+  const DType scale_type = shape.scale_bits == 32    ? DType::f32
+                           : format.str() == "nvfp4" ? DType::f8_e4m3
+                                                     : DType::f8_e8m0;
+  const int width = bits(scale_type) / 8;
+  const std::int64_t row_bytes = (cols * shape.code_bits + 7) / 8;
+  Codes made{.codes = std::vector<std::byte>(rows * row_bytes),
+             .scales = std::vector<std::byte>(scale_shape.rows * scale_shape.cols * width),
+             .matrix = {.format = format, .rows = rows, .cols = cols}};
+  Draw draw(5);
+  for (std::byte& byte : made.codes) byte = std::byte(draw.below(256));
+  for (std::int64_t i = 0; i < scale_shape.rows * scale_shape.cols; ++i) {
+    if (width == 4)
+      store(made.scales.data() + 4 * i, static_cast<float>(draw.normal()));
+    else
+      made.scales[i] = std::byte(draw.below(250));  // of e8m0 not the largest, whose product would overflow
+  }
+  made.matrix.codes = made.codes.data();
+  made.matrix.row_stride = row_bytes;
+  made.matrix.col_stride = shape.code_bits / 8;
+  made.matrix.scales = {made.scales.data(), scale_type, scale_shape.cols * width, width};
+  made.matrix.second_scale = shape.second_scale ? 0.37f : 1.0f;
+  return made;
+}
+
+/// Rows that hold no NaN and no infinity; the others multiply zeros to NaN.
+bool finite(const std::vector<float>& row) {
+  for (float value : row)
+    if (!std::isfinite(value)) return false;
+  return true;
+}
+
+class CpuPacking : public Subject {
+ protected:
+  /// What comes back of `matrix` as the down matrix of a layer without gate whose intermediate is the
+  /// identity: up is the identity and relu2 keeps 0 and 1. Row-major like `matrix`.
+  std::vector<float> unpack(const WeightMatrix& matrix) {
+    const int size = static_cast<int>(matrix.cols);
+    const auto f32 = format_named("f32");
+    std::vector<float> identity(static_cast<std::size_t>(size) * size);
+    for (int i = 0; i < size; ++i) identity[static_cast<std::size_t>(i) * (size + 1)] = 1.0f;
+    const auto up = encode(f32, identity.data(), size, size);
+
+    DrawnLayer layer{.spec = {.hidden = size,
+                              .intermediate = size,
+                              .experts = 1,
+                              .local_experts = 1,
+                              .top_k = 1,
+                              .formats = {std::nullopt, f32, matrix.format},
+                              .activation = activation_named("relu2")}};
+    layer.experts.push_back({.gate = {}, .up = up.matrix, .down = matrix});
+    DrawnCall call{.tokens = size, .dtype = DType::f32};
+    call.hidden.resize(identity.size() * sizeof(float));
+    std::memcpy(call.hidden.data(), identity.data(), call.hidden.size());
+    call.ids.assign(size, 0);
+    call.weights.assign(size, 1.0f);
+
+    const std::vector<float> columns = run_once(layer, call);
+    std::vector<float> rows(columns.size());
+    for (int r = 0; r < size; ++r)
+      for (int c = 0; c < size; ++c) rows[r * size + c] = columns[c * size + r];
+    return rows;
+  }
+
+  void expect_unpacks(const WeightMatrix& matrix) {
+    const std::vector<float> got = unpack(matrix);
+    std::vector<float> row(static_cast<std::size_t>(matrix.cols));
+    int compared = 0;
+    for (std::int64_t r = 0; r < matrix.rows; ++r) {
+      decode_row(matrix, r, row.data());
+      if (!finite(row)) continue;
+      ++compared;
+      for (std::int64_t c = 0; c < matrix.cols; ++c)
+        ASSERT_EQ(got[r * matrix.cols + c], row[c]) << matrix.format.str() << " (" << r << ", " << c << ")";
+    }
+    EXPECT_GT(compared, matrix.rows / 4);
+  }
+};
+
+/// Takes NaN and infinity out of drawn codes.
+void keep_finite(Codes& made) {
+  const std::string_view name = made.matrix.format.str();
+  for (std::size_t i = 0; i < made.codes.size(); ++i) {
+    std::byte& byte = made.codes[i];
+    if (name.starts_with("fp8") || name == "mxfp8") {
+      if ((byte & std::byte{0x7F}) == std::byte{0x7F}) byte = std::byte{0x7E};
+    } else if (name == "f16" || name == "bf16" || name == "f32") {
+      const std::size_t width = made.matrix.col_stride;
+      if (i % width == width - 1) byte &= std::byte{0xBF};  // an exponent bit
+    }
+  }
+  if (name == "nvfp4")
+    for (std::byte& byte : made.scales)
+      if ((byte & std::byte{0x7F}) == std::byte{0x7F}) byte = std::byte{0x7E};
+}
+
+TEST_P(CpuPacking, LosesNothing) {
+  for (Format format : all_formats())
+    for (int size : {160, 33, 7, 1}) {
+      Codes made = all_codes(format, size, size);
+      keep_finite(made);
+      expect_unpacks(made.matrix);
+    }
+}
+
+TEST_P(CpuPacking, ReadsStrides) {
+  // As gpt-oss stores bf16: transposed, and as a slice of something larger.
+  const int size = 40, stride = 100;
+  std::vector<std::byte> codes(static_cast<std::size_t>(size) * stride * 2);
+  Draw draw(1);
+  for (std::size_t i = 0; i < codes.size(); i += 2)
+    store(codes.data() + i, format::float_to_bf16(static_cast<float>(draw.normal())));
+  expect_unpacks({.format = format_named("bf16"),
+                  .rows = size,
+                  .cols = size,
+                  .codes = codes.data(),
+                  .row_stride = 2,
+                  .col_stride = 2 * stride});
+
+  // Every other row, as gate and up are interleaved in gpt-oss, the scales with them.
+  Codes wide = all_codes(format_named("mxfp4"), 2 * 64, 64);
+  WeightMatrix odd = wide.matrix;
+  odd.rows = 64;
+  odd.codes += odd.row_stride;
+  odd.row_stride *= 2;
+  odd.scales.data += odd.scales.row_stride;
+  odd.scales.row_stride *= 2;
+  expect_unpacks(odd);
+
+  Codes bytes = all_codes(format_named("fp8_channel"), 48, 48);
+  keep_finite(bytes);
+  std::swap(bytes.matrix.row_stride, bytes.matrix.col_stride);
+  expect_unpacks(bytes.matrix);
+}
+
+TEST_P(CpuPacking, ReadsScaleTypes) {
+  const int size = 200;  // 2 x 2 tiles
+  for (DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f8_e8m0, DType::u8}) {
+    Codes made = all_codes(format_named("fp8_block128"), size, size);
+    keep_finite(made);
+    const int width = bits(dtype) / 8;
+    std::vector<std::byte> scales(4 * width);
+    for (int i = 0; i < 4; ++i) {
+      const float value = static_cast<float>(1 << i);
+      std::byte* at = scales.data() + i * width;
+      if (dtype == DType::f32) store(at, value);
+      if (dtype == DType::bf16) store(at, format::float_to_bf16(value));
+      if (dtype == DType::f16) store(at, format::float_to_f16(value));
+      if (width == 1) store(at, static_cast<std::uint8_t>(127 + i));
+    }
+    made.matrix.scales = {scales.data(), dtype, 2 * width, width};
+    expect_unpacks(made.matrix);
+  }
+}
+
+TEST_P(CpuPacking, TakesTheBytesItSays) {
+  for (Format format : all_formats()) {
+    const ExpertsSpec spec = full_spec(format, 128, 96);
+    const auto packed = pack(subject(), draw_layer(spec, Numbers::normal, 1), *team_);
+    EXPECT_EQ(packed->bytes(), subject().packed_bytes(spec)) << format.str();
+  }
+}
+
+TEST_P(CpuPacking, KeepsWeightsQuantised) {
+  for (Format format : all_formats()) {
+    ExpertsSpec spec = plain_spec(format, 2880, 2880);
+    const double ratio =
+        double(subject().packed_bytes(spec)) / double(experts_bytes(spec, spec.local_experts));
+    // 2880 is not a multiple of 128: fp8_block128 is padded to 2944 columns, 2.2 %.
+    EXPECT_LT(ratio, format.str() == "fp8_block128" ? 1.03 : 1.01) << format.str();
+  }
+}
+
+TEST_P(CpuPacking, ReportsProgress) {
+  const DrawnLayer layer = draw_layer(plain_spec(format_named("f32"), 512, 512), Numbers::normal, 1);
+  std::int64_t last = 0, all = 0;
+  int calls = 0;
+  (void)subject().pack({.spec = layer.spec,
+                        .experts = layer.experts,
+                        .owner = {},
+                        .executor = *team_,
+                        .progress = [&](std::int64_t done, std::int64_t total) {
+                          EXPECT_GT(done, last);
+                          last = done;
+                          all = total;
+                          ++calls;
+                        }});
+  EXPECT_GE(calls, 4 * 3);
+  EXPECT_EQ(last, all);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CpuPacking, ::testing::ValuesIn(kSubjects), subject_name);
+
+TEST(CpuMemory, SaysWhatItCouldNotGet) {
+  try {
+    cpu::allocate(std::size_t{1} << 60);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::out_of_memory);
+    EXPECT_NE(std::string(error.what()).find("1152921504.61 GB"), std::string::npos) << error.what();
+  }
+}
+
+TEST(CpuMemory, IsAligned) {
+  for (std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{1000}, std::size_t{9} << 20})
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(cpu::allocate(bytes).get()) % 64, 0u);
+}
+
+}  // namespace
+}  // namespace sluice::testing

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/cpu/portable.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "core/bits.h"
+#include "experts/cpu/common/forward.h"
+#include "experts/cpu/common/multiply.h"
+#include "experts/cpu/common/pack.h"
+#include "format/bf16.h"
+#include "format/e2m1.h"
+#include "format/f16.h"
+
+namespace sluice::testing {
+namespace {
+
+template <class Lane, int kLanes, class Make>
+std::array<Lane, kLanes> each(Make make) {
+  std::array<Lane, kLanes> lanes{};
+  for (int i = 0; i < kLanes; ++i) lanes[i] = make(i);
+  return lanes;
+}
+
+template <int N>
+struct Vector {
+  using Reg = std::array<float, N>;
+  using Dwords = std::array<std::uint32_t, N>;
+  using Words = std::array<std::uint16_t, 2 * N>;
+  static constexpr int kLanes = N;
+  static constexpr int kTile = 3;
+  static constexpr int kDirect = 2;
+
+  static Reg zero() { return set(0); }
+  static Reg set(float value) {
+    return each<float, N>([&](int) { return value; });
+  }
+  static Reg load(const float* at) {
+    return each<float, N>([&](int i) { return at[i]; });
+  }
+  static void store(float* at, const Reg& v) { std::copy(v.begin(), v.end(), at); }
+  static Reg broadcast(const float* at) { return set(*at); }
+  static void prefetch(const std::byte*) {}
+  static Reg mul(Reg a, Reg b) {
+    return each<float, N>([&](int i) { return a[i] * b[i]; });
+  }
+  static Reg add(Reg a, Reg b) {
+    return each<float, N>([&](int i) { return a[i] + b[i]; });
+  }
+  static Reg fma(Reg a, Reg b, Reg c) {
+    return each<float, N>([&](int i) { return std::fma(a[i], b[i], c[i]); });
+  }
+
+  static Reg load_f16(const std::byte* at) {
+    return each<float, N>(
+        [&](int i) { return format::f16_to_float(sluice::load<std::uint16_t>(at + 2 * i)); });
+  }
+  static Dwords load_dwords(const std::byte* at) {
+    return each<std::uint32_t, N>([&](int i) { return sluice::load<std::uint32_t>(at + 4 * i); });
+  }
+  static Reg low_bf16(const Dwords& pair) {
+    return each<float, N>([&](int i) { return bits_as<float>(pair[i] << 16); });
+  }
+  static Reg high_bf16(const Dwords& pair) {
+    return each<float, N>([&](int i) { return bits_as<float>(pair[i] & 0xFFFF0000u); });
+  }
+
+  static std::uint16_t e4m3_as_f16(std::byte byte) {
+    const auto code = std::to_integer<std::uint16_t>(byte);
+    return static_cast<std::uint16_t>((code & 0x80) << 8 | (code & 0x7F) << 7);
+  }
+  static Words load_e4m3(const std::byte* at) {
+    return each<std::uint16_t, 2 * N>([&](int i) { return e4m3_as_f16(at[i]); });
+  }
+  static Reg first_f16(const Words& words) {
+    return each<float, N>([&](int i) { return format::f16_to_float(words[i]); });
+  }
+  static Reg second_f16(const Words& words) {
+    return each<float, N>([&](int i) { return format::f16_to_float(words[N + i]); });
+  }
+  static Reg load_e4m3_scales(const std::byte* at) {
+    return each<float, N>([&](int i) { return format::f16_to_float(e4m3_as_f16(at[i])); });
+  }
+  static Reg load_e8m0(const std::byte* at) {
+    return each<float, N>([&](int i) {
+      const std::uint32_t code = std::to_integer<std::uint32_t>(at[i]);
+      return bits_as<float>(code == 0 ? 0x00400000u : code << 23);
+    });
+  }
+};
+
+/// Which nibble of a block's line holds column k (of 8) of row r.
+struct Nibble {
+  int byte, shift;
+};
+template <int N>
+constexpr Nibble nibble(int row, int k) {
+  if (N == 16) return {row * 4 + k / 2, k % 2 * 4};
+  return {row / 4 * 16 + k % 4 / 2 * 8 + row % 4 * 2 + k % 2, k / 4 * 4};
+}
+
+template <int N>
+struct Fp4 {
+  static constexpr int kStep = 8;
+  static constexpr float kUnit = 1;
+
+  template <int B, class Use>
+  static void step(const std::byte* const (&codes)[B], int s, Use&& use) {
+    for (int k = 0; k < kStep; ++k) {
+      std::array<float, N> w[B];
+      for (int b = 0; b < B; ++b)
+        w[b] = each<float, N>([&](int row) {
+          const Nibble at = nibble<N>(row, k);
+          return format::kE2m1[std::to_integer<unsigned>(codes[b][4 * N * s + at.byte]) >> at.shift & 15u];
+        });
+      use(kStep * s + k, w);
+    }
+  }
+};
+
+template <int N>
+constexpr cpu::KernelTable kTable = cpu::make_table<Vector<N>, Fp4<N>>();
+
+template <int N>
+void run(const PackedExperts& packed, const Forward& call) {
+  cpu::forward(kTable<N>, packed, call);
+}
+
+template <int N>
+constexpr Kernel kKernels[] = {{.name = "portable",
+                                .tokens = {},
+                                .estimate_us = nullptr,
+                                .workspace_bytes = cpu::workspace_bytes,
+                                .run = run<N>}};
+
+template <int N>
+std::span<const Kernel> kernels() {
+  return kKernels<N>;
+}
+
+template <int N>
+std::int64_t packed_bytes(const ExpertsSpec& spec) {
+  return cpu::packed_bytes(spec, N);
+}
+
+template <int N, const Backend& kOf>
+std::unique_ptr<PackedExperts> pack(const PackInput& input) {
+  return cpu::pack(kOf, N, input);
+}
+
+}  // namespace
+
+constinit const Backend kPortable8{.name = "portable.8",
+                                   .can = {.device = DeviceKinds::of<device::Cpu>()},
+                                   .pack = pack<8, kPortable8>,
+                                   .packed_bytes = packed_bytes<8>,
+                                   .kernels = kernels<8>};
+constinit const Backend kPortable16{.name = "portable.16",
+                                    .can = {.device = DeviceKinds::of<device::Cpu>()},
+                                    .pack = pack<16, kPortable16>,
+                                    .packed_bytes = packed_bytes<16>,
+                                    .kernels = kernels<16>};
+
+}  // namespace sluice::testing

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels on vectors of plain arrays, for any machine: the same templates, layouts and order of sums as
+// the backends, without their instructions. What remains untested of a backend that this machine cannot run
+// is its vector wrapper.
+#pragma once
+
+#include "experts/backend.h"
+#include "experts/cpu/common/kernel.h"
+
+namespace sluice::testing {
+
+/// Backends "portable.8" and "portable.16", which pack as cpu.avx2 and cpu.avx512 do.
+extern const Backend kPortable8, kPortable16;
+
+}  // namespace sluice::testing

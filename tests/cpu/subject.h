@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// The fixture of the tests over backends: each runs once for every subject, and says why where it cannot.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/cpu/drawn_layer.h"
+
+namespace sluice::testing {
+
+class Subject : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    const std::string reason = why_not(subject());
+    if (!reason.empty()) GTEST_SKIP() << GetParam() << ": " << reason;
+  }
+
+  const Backend& subject() const { return backend_named(GetParam()); }
+  std::vector<float> run_once(const DrawnLayer& layer, const DrawnCall& call) {
+    return run(*pack(subject(), layer, *team_), call, *team_);
+  }
+
+  std::unique_ptr<Executor> team_ = make_thread_team(2);
+};
+
+/// "cpu.avx2" as part of a test's name.
+inline std::string subject_name(const ::testing::TestParamInfo<const char*>& info) {
+  std::string name = info.param;
+  for (char& letter : name)
+    if (letter == '.') letter = '_';
+  return name;
+}
+
+inline std::vector<Format> all_formats() {
+  std::vector<Format> formats;
+  Formats::everything().each([&](Format format) { formats.push_back(format); });
+  return formats;
+}
+
+}  // namespace sluice::testing
