@@ -17,9 +17,17 @@ struct Grouped {
 };
 
 Grouped group(const Ints& ids, int top_k, const Ints& map, int experts, int local_experts) {
-  Grouped out{Ints(static_cast<std::size_t>(local_experts) + 1, 77), Ints(ids.size(), 77)};
+  constexpr std::size_t kGuard = 16;  // behind either output, where nothing may be written
+  const std::size_t starts = static_cast<std::size_t>(local_experts) + 1;
+  Grouped out{Ints(starts + kGuard, 77), Ints(ids.size() + kGuard, 77)};
   const Routing routing{.ids = ids.data(), .tokens = static_cast<int>(ids.size()) / top_k, .top_k = top_k};
-  const int used = group_by_expert(routing, map, experts, out.offsets, out.slots);
+  const int used = group_by_expert(routing, map, experts, std::span(out.offsets).first(starts),
+                                   std::span(out.slots).first(ids.size()));
+  const auto untouched = [](const Ints& buffer, std::size_t size) {
+    return Ints(buffer.begin() + static_cast<std::ptrdiff_t>(size), buffer.end()) == Ints(kGuard, 77);
+  };
+  EXPECT_TRUE(untouched(out.offsets, starts) && untouched(out.slots, ids.size()));
+  out.offsets.resize(starts);
   EXPECT_EQ(used, out.offsets.back());
   out.slots.resize(static_cast<std::size_t>(used));
   return out;
