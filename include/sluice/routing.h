@@ -14,12 +14,13 @@ namespace sluice {
 /// How a logit becomes a score:
 ///   "softmax"           over all experts, then select (Mixtral, Qwen)
 ///   "softmax_selected"  select on logits, then softmax over the selected (gpt-oss)
-///   "sigmoid"           (DeepSeek-V3, GLM; Llama-4 with weight_on_input)
+///   "sigmoid"           of every logit, then select (DeepSeek-V3, GLM)
+///   "sigmoid_selected"  select on logits, then the sigmoid of the selected (Llama-4, with weight_on_input)
 ///   "sqrt_softplus"     sqrt(log(1 + exp(x))) (DeepSeek-V4)
 using Score = Name<struct ScoreTag>;
 
-/// How a group of experts is ranked when groups > 1: by its best score, or by the sum of its two best (DeepSeek-V3,
-/// whenever there is a selection bias).
+/// How a group of experts is ranked when groups > 1: by its best score, or by the sum of its two best
+/// (DeepSeek-V3, whenever there is a selection bias).
 enum class GroupScore : std::uint8_t { best, two_best };
 
 struct RouterSpec {
@@ -45,8 +46,9 @@ struct Routing {
   int top_k = 0;
 };
 
-/// What top_k reads. `logits` is [tokens, experts]. `selection_bias` is [experts] when the spec has one, otherwise
-/// empty. `table` is [vocabulary, top_k] and `token_ids` [tokens] when routing by token id, otherwise empty.
+/// What top_k reads. `logits` is [tokens, experts]. `selection_bias` is [experts] when the spec has one,
+/// otherwise empty. `table` is [vocabulary, top_k] and `token_ids` [tokens] when routing by token id,
+/// otherwise empty.
 struct RouterInput {
   std::span<const float> logits;
   int tokens = 0;
@@ -59,10 +61,10 @@ struct RouterInput {
 std::size_t top_k_scratch_bytes(const RouterSpec& spec);
 
 /// Selects. Writes `ids` and `weights`, [tokens, top_k] each, selected experts in order of falling selection
-/// score; among equal scores the lowest id comes first. A NaN score never selects and never enters a sum; when
-/// fewer than top_k experts are selectable the remaining ids are -1 with weight 0. Allocates nothing.
+/// score; among equal scores the lowest id comes first. A NaN score never selects and never enters a sum;
+/// when fewer than top_k experts are selectable the remaining ids are -1 with weight 0. Allocates nothing.
 /// Throws invalid_argument when a size does not fit or a token id is outside the table.
-void top_k(const RouterSpec& spec, const RouterInput& input, std::span<std::int32_t> ids, std::span<float> weights,
-           std::span<std::byte> scratch);
+void top_k(const RouterSpec& spec, const RouterInput& input, std::span<std::int32_t> ids,
+           std::span<float> weights, std::span<std::byte> scratch);
 
 }  // namespace sluice

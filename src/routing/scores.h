@@ -69,6 +69,18 @@ struct Sigmoid {
   static void weights(std::span<float>) {}
 };
 
+/// Llama-4 takes the largest logits and weighs with their sigmoids. Selecting on sigmoids would not do:
+/// beyond 17 they are all 1 in float32.
+struct SigmoidSelected {
+  static constexpr std::string_view name = "sigmoid_selected";
+  static void scores(std::span<const float> logits, std::span<float> out) {
+    std::copy(logits.begin(), logits.end(), out.begin());
+  }
+  static void weights(std::span<float> selected) {
+    std::transform(selected.begin(), selected.end(), selected.begin(), sigmoid);
+  }
+};
+
 struct SqrtSoftplus {
   static constexpr std::string_view name = "sqrt_softplus";
   static void scores(std::span<const float> logits, std::span<float> out) {
@@ -81,7 +93,7 @@ struct SqrtSoftplus {
 
 namespace sluice {
 
-using Scores =
-    List<struct ScoreTag, score::Softmax, score::SoftmaxSelected, score::Sigmoid, score::SqrtSoftplus>;
+using Scores = List<struct ScoreTag, score::Softmax, score::SoftmaxSelected, score::Sigmoid,
+                    score::SigmoidSelected, score::SqrtSoftplus>;
 
 }  // namespace sluice

@@ -25,7 +25,7 @@ struct Scratch {
   std::span<float> scores;      // [experts]
   std::span<float> selection;   // [experts]
   std::span<std::int32_t> ids;  // [experts], candidates
-  std::span<float> groups;      // [groups]; NaN once kept
+  std::span<float> groups;      // [groups]
 };
 
 struct Selected {

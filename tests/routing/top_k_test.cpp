@@ -19,7 +19,8 @@ using testing_routing::score;
 using Ids = std::vector<std::int32_t>;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-const std::string_view kScores[] = {"softmax", "softmax_selected", "sigmoid", "sqrt_softplus"};
+const std::string_view kScores[] = {"softmax", "softmax_selected", "sigmoid", "sigmoid_selected",
+                                    "sqrt_softplus"};
 
 void expect_weights(const Routed& got, const std::vector<double>& want, double within = 1e-6) {
   ASSERT_EQ(got.weights.size(), want.size());
@@ -52,6 +53,17 @@ TEST(TopK, Sigmoid) {
   const Routed got = route({.score = score("sigmoid"), .experts = 3, .top_k = 2}, {.logits = {-1, 2, -30}});
   EXPECT_EQ(got.ids, (Ids{1, 0}));
   expect_weights(got, {1 / (1 + std::exp(-2.0)), 1 / (1 + std::exp(1.0))});
+}
+
+TEST(TopK, SigmoidSelectedTakesTheLargestLogitWhereSigmoidsAreAllOne) {
+  const Routed got =
+      route({.score = score("sigmoid_selected"), .experts = 2, .top_k = 1}, {.logits = {20, 25}});
+  EXPECT_EQ(got.ids, Ids{1});
+  expect_weights(got, {1.0});
+  const Routed low =
+      route({.score = score("sigmoid_selected"), .experts = 3, .top_k = 2}, {.logits = {-1, 2, -30}});
+  EXPECT_EQ(low.ids, (Ids{1, 0}));
+  expect_weights(low, {1 / (1 + std::exp(-2.0)), 1 / (1 + std::exp(1.0))});
 }
 
 TEST(TopK, SqrtSoftplus) {
