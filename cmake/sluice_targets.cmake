@@ -59,7 +59,7 @@ function(sluice_write_backends file)
   file(CONFIGURE OUTPUT ${file} CONTENT "${text}" @ONLY)
 endfunction()
 
-# sluice_add_test(format SOURCES a_test.cpp LABEL unit): a GoogleTest program named test_format, every case in CTest.
+# sluice_add_test(format SOURCES a_test.cpp LABEL unit): a GoogleTest program named test_format, one CTest test.
 function(sluice_add_test name)
   cmake_parse_arguments(PARSE_ARGV 1 test "" "LABEL" "SOURCES")
   add_executable(test_${name} ${test_SOURCES})
