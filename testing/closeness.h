@@ -5,12 +5,14 @@
 //   * operands rounded to `unit` (2^-8 for bf16, 2^-24 for float32): errors that are independent of each
 //   other, so all
 //     together about unit times the result itself;
-//   * sums kept in float32: every addition rounds the running sum, about 2^-24 times the magnitude, which is
-//   the sum
-//     of the absolute products (the reference returns it). Every path of this library sums in float32.
+//   * sums kept in float32: every addition rounds the running sum, about 2^-24 times the magnitude behind the
+//   element,
+//     which the reference returns with it (reference/definition.h). Every path of this library sums in
+//     float32.
 // Gates: NaN and infinities at the same places; no element off by more than 4 unit of its magnitude (finds a
 // wrong element); the root mean square of all errors at most 4 of what both kinds explain (finds a scale that
-// is 2 % off, which in bf16 no single element shows).
+// is 2 % off, which in bf16 no single element shows). Honest float32 kernels measure 0.02 to 1 of the one and
+// 0.02 to 0.1 of the other.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +38,7 @@ struct Closeness {
 
   std::int64_t misplaced = 0;  // elements where one is NaN or infinite and the other is not the same
   double worst_element_units = 0;
-  double rms_units = 0;
+  double rms_units = 0;   // of the token where it is largest
   double rel_l2_max = 0;  // the largest ||got - want|| / ||want|| of a token
 
   // The first misplaced element, or else the worst.

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
+#include <utility>
 
 #include "format/bf16.h"
 #include "testing/draw.h"
@@ -26,6 +28,22 @@ void set_hidden(LayerInput& input, const std::vector<float>& values, double scal
   }
 }
 
+/// The routed experts' limit or, where only that is one, the shared expert's as if it were a routed one.
+std::optional<std::pair<LayerSpec, LayerWeights>> limited_experts(const LayerSpec& spec,
+                                                                  const LayerWeights& weights) {
+  LayerSpec limited = spec;
+  LayerWeights views = weights;
+  limited.shared.reset();
+  views.shared.clear();
+  if (std::isfinite(spec.routed.params.limit)) return std::pair(limited, views);
+  if (!spec.shared || !std::isfinite(spec.shared->experts.params.limit)) return std::nullopt;
+  limited.routed = spec.shared->experts;
+  limited.router = {.score = spec.router.score, .experts = 1, .top_k = 1};
+  views.routed = weights.shared;
+  views.router = {};
+  return std::pair(limited, views);
+}
+
 /// The larger of the two shares, for the first tokens sent to experts in turn.
 double share_over_limit(const LayerSpec& spec, const LayerWeights& weights, const LayerInput& input,
                         Executor* executor) {
@@ -34,12 +52,10 @@ double share_over_limit(const LayerSpec& spec, const LayerWeights& weights, cons
   for (std::size_t i = 0; i < ids.size(); ++i)
     ids[i] = static_cast<std::int32_t>(i % static_cast<std::size_t>(spec.routed.experts));
   const std::vector<float> ones(ids.size(), 1.0f);
-  LayerSpec routed_only = spec;
-  routed_only.shared.reset();
   RowsView first = input.hidden;
   first.rows = kProbes;
   const ReferenceResult result =
-      reference_run({.spec = routed_only,
+      reference_run({.spec = spec,
                      .weights = weights,
                      .hidden = first,
                      .routing = {ids.data(), ones.data(), kProbes, spec.routed.top_k},
@@ -70,9 +86,10 @@ LayerInput draw_layer_input(const LayerSpec& spec, const LayerWeights& weights, 
                   .row_stride = std::ptrdiff_t{spec.routed.hidden} * 2};
   input.token_ids = draw_token_ids(spec, weights, draw);
   set_hidden(input, values, 1);
-  if (!std::isfinite(spec.routed.params.limit)) return input;
+  const auto limited = limited_experts(spec, weights);
+  if (!limited) return input;
   for (double scale = 2; scale <= kLargestScale; scale *= 2) {
-    if (share_over_limit(spec, weights, input, executor.get()) >= kWantedShare) break;
+    if (share_over_limit(limited->first, limited->second, input, executor.get()) >= kWantedShare) break;
     set_hidden(input, values, scale);
   }
   return input;

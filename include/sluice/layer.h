@@ -5,7 +5,8 @@
 //   sluice::Plan plan = sluice::choose({.layer = model.spec(0), .device = sluice::detect()});
 //   sluice::Layer layer(plan, model.weights(0));
 //   std::vector<std::byte> workspace(layer.workspace_bytes(tokens));
-//   layer.run({.hidden = {x, sluice::DType::bf16, tokens, hidden, 2 * hidden}, .block_out = y, .workspace = workspace});
+//   layer.run({.hidden = {x, sluice::DType::bf16, tokens, hidden, 2 * hidden}, .block_out = y, .workspace =
+//   workspace});
 #pragma once
 
 #include <cstddef>
@@ -21,36 +22,38 @@
 
 namespace sluice {
 
-/// Called while weights are packed or read: bytes done of bytes in all. May come from any thread, one at a time.
+/// Called while weights are packed or read: bytes done of bytes in all. May come from any thread, one at a
+/// time.
 using Progress = std::function<void(std::int64_t done, std::int64_t total)>;
 
 struct LayerOptions {
-  /// [experts] global id -> position in LayerWeights::routed, or -1 for experts that live elsewhere. Empty: all here.
+  /// [experts] global id -> position in LayerWeights::routed, or -1 for experts that live elsewhere. Empty:
+  /// all here.
   std::vector<std::int32_t> expert_map = {};
   /// Where the work runs. Empty: a team of the layer's own, sized by the machine.
   std::shared_ptr<Executor> executor = {};
   Progress progress = {};
 };
 
-/// One call. Views only; nothing is kept. Give `routing`, or `router_logits`, or neither (then the layer's own router
-/// runs on `hidden`). All buffers are row-major and may be any of null where marked optional.
+/// One call. Views only; nothing is kept. Give `routing`, or `router_logits`, or neither (then the layer's
+/// own router runs on `hidden`). All buffers are row-major and may be any of null where marked optional.
 struct LayerCall {
-  RowsView hidden;                                // [tokens, hidden]
-  Routing routing = {};                           // optional: ids and weights as given
-  std::span<const float> router_logits = {};      // optional: [tokens, experts]
-  std::span<const std::int64_t> token_ids = {};   // [tokens], needed when the router goes by token id
-  float* experts_out = nullptr;                   // optional: [tokens, hidden], the routed part
-  float* block_out = nullptr;                     // optional: [tokens, hidden], with shared experts
-  std::int32_t* topk_ids = nullptr;               // optional: [tokens, top_k], as used
-  float* topk_weights = nullptr;                  // optional: [tokens, top_k], as used
-  std::span<std::byte> workspace = {};            // workspace_bytes(n) splits the tokens n at a time
+  RowsView hidden;                               // [tokens, hidden]
+  Routing routing = {};                          // optional: ids and weights as given
+  std::span<const float> router_logits = {};     // optional: [tokens, experts]
+  std::span<const std::int64_t> token_ids = {};  // [tokens], needed when the router goes by token id
+  float* experts_out = nullptr;                  // optional: [tokens, hidden], the routed part
+  float* block_out = nullptr;                    // optional: [tokens, hidden], with shared experts
+  std::int32_t* topk_ids = nullptr;              // optional: [tokens, top_k], as used
+  float* topk_weights = nullptr;                 // optional: [tokens, top_k], as used
+  std::span<std::byte> workspace = {};           // workspace_bytes(n) splits the tokens n at a time
 };
 
 class Layer {
  public:
-  /// Packs the weights for the plan's backend. The views must stay valid only for backends that read them in place
-  /// (the reference); LayerWeights::owner is kept for that. Throws Unsupported when the plan chose nothing,
-  /// out_of_memory before allocating more than the machine has free.
+  /// Packs the weights for the plan's backend. The views must stay valid only for backends that read them in
+  /// place (the reference); LayerWeights::owner is kept for that. Throws Unsupported when the plan chose
+  /// nothing, out_of_memory before allocating more than the machine has free.
   Layer(const Plan& plan, const LayerWeights& weights, LayerOptions options = {});
   Layer(Layer&&) noexcept;
   Layer& operator=(Layer&&) noexcept;
@@ -59,12 +62,14 @@ class Layer {
   const Plan& plan() const;
   /// Bytes the packed weights take.
   std::int64_t packed_bytes() const;
-  /// Bytes of workspace with which a call runs `tokens` tokens at a time. A call given less than for all its tokens
-  /// splits them; less than for one token is an error. Grows with `tokens`.
+  /// Bytes of workspace with which a call runs `tokens` tokens at a time. A call given less than for all its
+  /// tokens splits them; less than for one token is an error. Grows with `tokens`.
   std::size_t workspace_bytes(int tokens) const;
 
   /// Computes. Allocates nothing; safe to call from several threads with different workspaces. Throws
-  /// invalid_argument for views that contradict the spec, and never for values: NaN in gives NaN out.
+  /// invalid_argument for views that contradict the spec and for token ids outside the router's table; no
+  /// other value is refused. A NaN in `hidden` gives NaN where the routing is given. The layer's own router
+  /// makes NaN logits of it, which select no expert: ids of -1, and a routed part of zero.
   void run(const LayerCall& call) const;
 
  private:

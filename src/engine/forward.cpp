@@ -2,6 +2,7 @@
 // The forward call. Nothing here allocates; every buffer is the caller's.
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "activation/activation.h"
 #include "core/error.h"
@@ -110,7 +111,11 @@ WorkspaceLayout PackedLayer::layout(int tokens) const {
 
 /// The most tokens whose workspace is no larger than the call's.
 int PackedLayer::tokens_at_once(const LayerCall& call) const {
-  const auto fits = [&](int tokens) { return layout(tokens).bytes <= call.workspace.size(); };
+  // Slots, and the columns that backends combine, are counted in 32 bits.
+  const int countable = std::numeric_limits<int>::max() / std::max(spec().routed.top_k, spec().routed.hidden);
+  const auto fits = [&](int tokens) {
+    return tokens <= countable && layout(tokens).bytes <= call.workspace.size();
+  };
   if (fits(call.hidden.rows)) return call.hidden.rows;
   int most = 0, too_many = call.hidden.rows;
   while (too_many - most > 1) {
@@ -132,8 +137,10 @@ void PackedLayer::run(const LayerCall& call) const {
   check(call);
   if (call.hidden.rows == 0) return;
   const int step = tokens_at_once(call);
-  for (int first = 0; first < call.hidden.rows; first += step)
-    run_part(slice(call, spec(), first, std::min(step, call.hidden.rows - first)));
+  for (std::int64_t first = 0; first < call.hidden.rows; first += step) {
+    const int begin = static_cast<int>(first);
+    run_part(slice(call, spec(), begin, std::min(step, call.hidden.rows - begin)));
+  }
 }
 
 void PackedLayer::run_part(const LayerCall& call) const {

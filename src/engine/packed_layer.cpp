@@ -31,6 +31,11 @@ const Backend& chosen_backend(const Plan& plan) {
                                         plan.request.device.name),
                      .todo = "Plan for this machine: Request::device = sluice::detect()"};
   });
+  // A plan is a value that a caller may have edited since: what it asks for now must still fit.
+  Request now = plan.request;
+  now.device = here;
+  now.by_name = plan.chosen;
+  if (!compare(*backend, now).empty()) throw Unsupported(choose(now));
   return *backend;
 }
 

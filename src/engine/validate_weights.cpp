@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/error.h"
 #include "format/formats.h"
@@ -37,6 +38,10 @@ class Checker {
 
 void check_scales(const WeightMatrix& matrix, const Checker& check) {
   const format::Geometry& shape = geometry(matrix.format);
+  const float second = matrix.second_scale;
+  check.need(shape.second_scale || second == 1.0f, "a second scale of {}, but {} has none", second,
+             matrix.format.str());
+  check.need(std::isfinite(second) && second > 0, "a second scale of {}", second);
   if (!shape.scaled) return;
   check.need(matrix.scales.data != nullptr, "{} without scales", matrix.format.str());
   check.need(accepts_scales(matrix.format, matrix.scales.dtype), "scales of {} are {}", matrix.format.str(),

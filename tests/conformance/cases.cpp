@@ -21,9 +21,11 @@ ActivationParams params(FeatureSet features) {
   return params;
 }
 
-/// What the shared expert asks for: the same, but for what only routed experts have.
+/// What the shared expert asks for: the same, but for what only routed experts have, and half the limit, so
+/// that the routed experts' cannot stand in for it. Exact gates exceed that one too.
 ExpertsSpec shared_of(ExpertsSpec spec) {
   spec.experts = spec.local_experts = spec.top_k = 1;
+  spec.params.limit /= 2;
   spec.weight_on_input = false;
   spec.intermediate = spec.formats.down == spec.formats.up ? spec.intermediate : spec.hidden;
   return spec;
@@ -54,8 +56,8 @@ FeatureSet applicable(FeatureSet features, Activation activation) {
 }
 
 Case make_case(Format format, Format other, Activation activation, FeatureSet features, Shape shape) {
-  MatrixFormats formats{
-      .gate = format, .up = format, .down = has<feature::MixedFormats>(features) ? other : format};
+  const bool mixed = has<feature::MixedFormats>(features);
+  MatrixFormats formats{.gate = mixed ? other : format, .up = format, .down = mixed ? other : format};
   if (!is_gated(activation)) formats.gate.reset();
   Case made{.spec = {.routed = {.hidden = shape.hidden,
                                 .intermediate = shape.intermediate,

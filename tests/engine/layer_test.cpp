@@ -12,6 +12,7 @@
 #include "routing/group.h"
 #include "testing/closeness.h"
 #include "testing/reference_run.h"
+#include "testing/usable_backends.h"
 #include "tests/engine/small_layer.h"
 
 namespace sluice {
@@ -275,14 +276,66 @@ TEST_F(LayerTest, AChoiceThatThisBuildDoesNotHave) {
 }
 
 TEST_F(LayerTest, ProgressEndsWhereItSaid) {
-  std::int64_t last = 0, all = -1;
-  const Layer subject = layer({.progress = [&](std::int64_t done, std::int64_t total) {
-    EXPECT_GE(done, last);
-    last = done;
-    all = total;
-  }});
-  EXPECT_TRUE(all == -1 || last == all)
-      << last << " of " << all;  // the reference packs nothing and says nothing
+  for (const Backend* backend : testing::usable_backends()) {
+    std::int64_t last = 0, all = 0;
+    const Layer subject(small::plan_for(spec_, std::string(backend->name)), weights_,
+                        {.progress = [&](std::int64_t done, std::int64_t total) {
+                          EXPECT_GE(done, last);
+                          last = done;
+                          all = total;
+                        }});
+    EXPECT_EQ(last, all) << backend->name;
+    // The reference packs nothing and says nothing.
+    EXPECT_EQ(all > 0, subject.packed_bytes() > 0) << backend->name;
+  }
+}
+
+/// Giving up a load is an exception like any other, also where a worker was the one to report.
+TEST_F(LayerTest, ProgressMayThrow) {
+  struct GivenUp {};
+  for (const Backend* backend : testing::usable_backends()) {
+    const Plan plan = small::plan_for(spec_, std::string(backend->name));
+    if (Layer(plan, weights_).packed_bytes() == 0) continue;
+    const auto load = [&] {
+      Layer(plan, weights_, {.executor = make_thread_team(3), .progress = [](std::int64_t, std::int64_t) {
+                               throw GivenUp();
+                             }});
+    };
+    EXPECT_THROW(load(), GivenUp) << backend->name;
+  }
+}
+
+TEST_F(LayerTest, ASecondScaleThatTheFormatHasNotIsRefused) {
+  ASSERT_FALSE(geometry(spec_.routed.formats.up).second_scale);
+  LayerWeights weights = weights_;
+  weights.routed[2].up.second_scale = 0.5f;
+  expect_error("bad_weights", [&] { Layer(small::plan_for(spec_), weights); });
+}
+
+TEST_F(LayerTest, AnEditedPlanIsComparedAgain) {
+  Plan plan = small::plan_for(spec_);
+  plan.request.tokens = {1, 2};
+  plan.request.by_name = "cpu.avx2";
+  EXPECT_NO_THROW(Layer(plan, weights_)) << "what was asked for then does not matter now";
+  plan.request.layer.routed.intermediate = 96;
+  expect_error("bad_weights", [&] { Layer(plan, weights_); });
+}
+
+TEST_F(LayerTest, NanThatTheRouterSeesSelectsNothing) {
+  const Layer subject = layer();
+  std::vector<float> rows(static_cast<std::size_t>(spec_.routed.hidden), std::nanf(""));
+  small::Outputs out(spec_, 1);
+  std::vector<std::byte> workspace(subject.workspace_bytes(1));
+  LayerCall call = small::call_of(drawn_, out, workspace);
+  call.hidden = {.data = reinterpret_cast<const std::byte*>(rows.data()),
+                 .dtype = DType::f32,
+                 .rows = 1,
+                 .width = spec_.routed.hidden,
+                 .row_stride = spec_.routed.hidden * std::ptrdiff_t{sizeof(float)}};
+  subject.run(call);
+  for (const std::int32_t id : out.topk_ids) EXPECT_EQ(id, -1);
+  for (const float y : out.experts_out) EXPECT_EQ(y, 0.0f);
+  for (const float y : out.block_out) EXPECT_TRUE(std::isnan(y)) << "the shared expert sees every token";
 }
 
 /// Two terabytes of weights behind two megabytes of memory: rows that all lie at the same place.

@@ -3,6 +3,7 @@
 #include "experts/cpu/common/pack.h"
 
 #include <algorithm>
+#include <exception>
 #include <mutex>
 
 #include "core/bits.h"
@@ -46,16 +47,26 @@ void pack_biases(const Packed& packed, const ExpertWeights& weights, std::byte* 
   if (packed.spec.down_bias) copy_bias(weights.down_bias, expert + layout.down_bias);
 }
 
-/// Adds up what tasks did and tells the caller, one call at a time.
+/// Adds up what tasks did and tells the caller, one call at a time. The caller's function may throw, to give
+/// up a load; a task may not, so the exception waits until all tasks are done.
 class Meter {
  public:
   Meter(const Progress& progress, std::int64_t total) : progress_(progress), total_(total) {}
 
-  void add(std::size_t bytes) {
+  void add(std::size_t bytes) noexcept {
     if (!progress_) return;
     const std::lock_guard<std::mutex> one_at_a_time(mutex_);
     done_ += static_cast<std::int64_t>(bytes);
-    progress_(done_, total_);
+    if (thrown_) return;
+    try {
+      progress_(done_, total_);
+    } catch (...) {
+      thrown_ = std::current_exception();
+    }
+  }
+
+  void rethrow() const {
+    if (thrown_) std::rethrow_exception(thrown_);
   }
 
  private:
@@ -63,6 +74,7 @@ class Meter {
   const std::int64_t total_;
   std::mutex mutex_;
   std::int64_t done_ = 0;
+  std::exception_ptr thrown_;
 };
 
 }  // namespace
@@ -87,6 +99,7 @@ std::unique_ptr<PackedExperts> pack(const Backend& backend, int lanes, const Pac
                packed->expert(local) + stream.offset);
     meter.add((range.last - range.first) * stream.pair_bytes);
   });
+  meter.rethrow();
   return packed;
 }
 
