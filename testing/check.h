@@ -5,8 +5,8 @@
 // A backend passes a layer when
 //   - against the definition: closeness.h's gates, in float32 roundings;
 //   - against expected outputs: ids equal as sets, weights within 1e-5, and per token a relative L2 distance
-//   of at
-//     most 3e-6 (the reference) or 4e-3 (the others; the fixtures' own measure of one bf16 rounding a stage).
+//     of at most 3e-6 (the reference) or 4e-3 (the others; the fixtures' own measure of one bf16 rounding a
+//     stage). Where none are expected, ids are compared with the definition's.
 // Without expected outputs the inputs are drawn, large enough that the clamp of a layer that has one fires.
 #pragma once
 
@@ -64,6 +64,7 @@ struct CheckReport {
   std::vector<CheckCase> cases;
   std::vector<NotRun> not_run;
 
+  /// Something was compared, and nothing failed.
   bool passed() const;
 };
 
@@ -71,8 +72,7 @@ struct CheckReport {
 /// do not match the model.
 CheckReport check(const Checkpoint& model, const CheckRequest& request);
 
-/// The layers of `file` that the model has, for which something can be compared. Throws corrupt_file for
-/// none.
+/// The layers that the file has inputs of. Throws corrupt_file for none, and for one that the model has not.
 std::vector<int> layers_to_check(const Checkpoint& model, const std::string& expected_file);
 
 }  // namespace sluice::testing

@@ -44,6 +44,15 @@ class LayerTensors {
     return *tensor;
   }
 
+  /// Refuses a name that is none of `known`: a misspelt topk_ids would leave the layer's own router in
+  /// charge.
+  void require_known(std::initializer_list<std::string_view> known) const {
+    for (const std::string& name : file_.names())
+      if (std::find(known.begin(), known.end(), name) == known.end())
+        refuse(name.c_str(), "unknown_tensor", "the file has a tensor that means nothing here",
+               fmt::format("known are {}", fmt::join(known, ", ")));
+  }
+
   [[noreturn]] void refuse(const char* name, const char* code, std::string what, std::string why) const {
     fail(ErrorKind::corrupt_file, {.code = code,
                                    .what = std::move(what),
@@ -96,22 +105,27 @@ std::vector<T> elements(const TensorView& tensor) {
   return values;
 }
 
-/// i32 or i64 to `T`. Ids beyond 32 bits become -1, which no expert has.
-template <class T>
-std::vector<T> integers(const TensorView& tensor) {
-  if (tensor.dtype == DType::i32) {
-    const std::vector<std::int32_t> values = elements<std::int32_t>(tensor);
-    return {values.begin(), values.end()};
-  }
-  std::vector<T> ids;
-  for (const std::int64_t value : elements<std::int64_t>(tensor))
-    ids.push_back(std::in_range<T>(value) ? static_cast<T>(value) : T{-1});
-  return ids;
+/// i32 or i64; nothing when there is no tensor.
+std::vector<std::int64_t> integers(const TensorView* tensor) {
+  if (tensor == nullptr) return {};
+  if (tensor->dtype == DType::i64) return elements<std::int64_t>(*tensor);
+  const std::vector<std::int32_t> values = elements<std::int32_t>(*tensor);
+  return {values.begin(), values.end()};
 }
 
-template <class T>
-std::vector<T> integers_or_nothing(const TensorView* tensor) {
-  return tensor == nullptr ? std::vector<T>() : integers<T>(*tensor);
+/// "topk_ids" [tokens, top_k]: experts of the layer, or -1 for none.
+std::vector<std::int32_t> expert_ids(const LayerTensors& tensors, std::int64_t tokens,
+                                     const ExpertsSpec& spec) {
+  std::vector<std::int32_t> ids;
+  for (const std::int64_t id :
+       integers(tensors.find("topk_ids", {DType::i32, DType::i64}, {tokens, spec.top_k}))) {
+    if (id < -1 || id >= spec.experts)
+      tensors.refuse("topk_ids", "bad_expert_id", "the file names an expert that the layer has not",
+                     fmt::format("id {} at token {}; ids lie in 0 to {}, and -1 is none", id,
+                                 std::ssize(ids) / spec.top_k, spec.experts - 1));
+    ids.push_back(static_cast<std::int32_t>(id));
+  }
+  return ids;
 }
 
 std::vector<float> floats_or_nothing(const TensorView* tensor) {
@@ -121,10 +135,11 @@ std::vector<float> floats_or_nothing(const TensorView* tensor) {
 /// What decides the routing, from a file that was made as an input.
 void read_routing(const LayerTensors& tensors, const LayerSpec& spec, LayerInput& input) {
   const std::int64_t tokens = input.hidden.rows, top_k = spec.routed.top_k;
+  tensors.require_known(
+      {"hidden", "input_ids", "router_logits", "topk_ids", "topk_weights", "experts_out", "block_out"});
   input.router_logits =
       floats_or_nothing(tensors.find("router_logits", {DType::f32}, {tokens, spec.router.experts}));
-  input.topk_ids =
-      integers_or_nothing<std::int32_t>(tensors.find("topk_ids", {DType::i32, DType::i64}, {tokens, top_k}));
+  input.topk_ids = expert_ids(tensors, tokens, spec.routed);
   if (tensors.has("topk_ids") || tensors.has("topk_weights")) {
     tensors.at("topk_ids", {DType::i32, DType::i64}, {tokens, top_k});
     input.topk_weights = elements<float>(tensors.at("topk_weights", {DType::f32}, {tokens, top_k}));
@@ -159,10 +174,22 @@ LayerInput read_layer_input(const TensorFile& file, int layer, const LayerSpec& 
                   .rows = static_cast<int>(hidden.shape[0]),
                   .width = spec.routed.hidden,
                   .row_stride = std::ptrdiff_t{spec.routed.hidden} * bits(hidden.dtype) / 8};
-  input.token_ids = integers_or_nothing<std::int64_t>(
-      tensors.find("input_ids", {DType::i64, DType::i32}, {input.hidden.rows}));
+  input.token_ids = integers(tensors.find("input_ids", {DType::i64, DType::i32}, {input.hidden.rows}));
   if (tensors.plain()) read_routing(tensors, spec, input);
   return input;
+}
+
+void check_token_ids(const TensorFile& file, int layer, const LayerSpec& spec, const LayerWeights& weights,
+                     const LayerInput& input) {
+  if (!spec.router.by_token_id || !input.topk_ids.empty() || input.hidden.rows == 0) return;
+  const LayerTensors tensors(file, layer);
+  tensors.at("input_ids", {DType::i64, DType::i32}, {input.hidden.rows});
+  const std::int64_t vocabulary = std::ssize(weights.router.table) / spec.router.top_k;
+  for (std::size_t token = 0; token < input.token_ids.size(); ++token)
+    if (const std::int64_t id = input.token_ids[token]; id < 0 || id >= vocabulary)
+      tensors.refuse("input_ids", "bad_token_id",
+                     "the file has a token id that the layer's routing table has not",
+                     fmt::format("id {} at token {}; the table has {} rows", id, token, vocabulary));
 }
 
 ExpectedOutputs read_expected(const TensorFile& file, int layer, const LayerSpec& spec, int tokens) {
@@ -172,8 +199,13 @@ ExpectedOutputs read_expected(const TensorFile& file, int layer, const LayerSpec
   expected.experts_out = floats_or_nothing(tensors.find("experts_out", {DType::f32}, {rows, hidden}));
   expected.block_out = floats_or_nothing(tensors.find("block_out", {DType::f32}, {rows, hidden}));
   expected.topk_weights = floats_or_nothing(tensors.find("topk_weights", {DType::f32}, {rows, top_k}));
-  expected.topk_ids =
-      integers_or_nothing<std::int32_t>(tensors.find("topk_ids", {DType::i32, DType::i64}, {rows, top_k}));
+  expected.topk_ids = expert_ids(tensors, rows, spec.routed);
+  if (tokens == 0)
+    tensors.refuse("hidden", "nothing_expected", "the file has no tokens of this layer",
+                   "with 0 rows every comparison would pass");
+  if (expected.topk_ids.empty() && !expected.topk_weights.empty())
+    tensors.refuse("topk_ids", "missing_tensor", "the file has topk_weights without the ids they belong to",
+                   "weights are compared expert by expert");
   if (!tensors.has("experts_out") && !tensors.has("block_out"))
     tensors.refuse("block_out", "missing_tensor", "the file has no expected output of this layer",
                    "it has neither experts_out nor block_out");

@@ -36,8 +36,12 @@ struct LayerInput {
 /// `router_logits` [tokens, experts] (f32), `topk_ids` [tokens, top_k] (i32 or i64) with `topk_weights`
 /// (f32). A file without `hidden` may hold `N.hidden` of layer N instead, with `N.input_ids`: then it is a
 /// file of expected outputs, and what else it has of the layer is a result and not an input. Throws
-/// corrupt_file for a missing tensor, a wrong type or a wrong shape.
+/// corrupt_file for a missing or unknown tensor, a wrong type or shape, and an expert that the layer has not.
 LayerInput read_layer_input(const TensorFile& file, int layer, const LayerSpec& spec);
+
+/// Throws corrupt_file unless a layer that routes by token id got ids, all of them within its table.
+void check_token_ids(const TensorFile& file, int layer, const LayerSpec& spec, const LayerWeights& weights,
+                     const LayerInput& input);
 
 /// Expected outputs of one layer, empty where the file has none.
 struct ExpectedOutputs {
@@ -48,7 +52,7 @@ struct ExpectedOutputs {
 };
 
 /// Reads "N.experts_out" and the others of layer N, or the names without number when the file has `hidden`. A
-/// file that has neither output is corrupt: nothing could be compared.
+/// file that has neither output, or no token, is corrupt: nothing could be compared.
 ExpectedOutputs read_expected(const TensorFile& file, int layer, const LayerSpec& spec, int tokens);
 
 /// The layers for which `file` has "N.hidden", ascending.

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "testing/safetensors_writer.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -71,6 +74,15 @@ std::string header_of(std::span<const NamedTensor> tensors, const std::vector<st
                                 .todo = "check that the folder exists, may be written to and has room"});
 }
 
+void write_and_rename(const std::string& contents, const std::string& temporary, const std::string& path) {
+  std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
+  if (!file) fail_io(path, "create the file");
+  file.write(contents.data(), static_cast<std::streamsize>(contents.size()));
+  file.close();
+  if (!file) fail_io(path, "write the file");
+  if (std::rename(temporary.c_str(), path.c_str()) != 0) fail_io(path, "rename the finished file into place");
+}
+
 }  // namespace
 
 std::string safetensors_file(std::span<const NamedTensor> tensors, const WriteOptions& options) {
@@ -89,13 +101,22 @@ std::string safetensors_file(std::span<const NamedTensor> tensors, const WriteOp
 void write_safetensors(const std::string& path, std::span<const NamedTensor> tensors,
                        const WriteOptions& options) {
   const std::string contents = safetensors_file(tensors, options);
-  const std::string temporary = path + ".part";
-  std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
-  if (!file) fail_io(path, "create the file");
-  file.write(contents.data(), static_cast<std::streamsize>(contents.size()));
-  file.close();
-  if (!file) fail_io(path, "write the file");
-  if (std::rename(temporary.c_str(), path.c_str()) != 0) fail_io(path, "rename the finished file into place");
+  // Renaming would put a file in the place of a link, a pipe or a device.
+  const std::filesystem::file_status there = std::filesystem::symlink_status(path);
+  require(!exists(there) || is_regular_file(there), ErrorKind::io, [&] {
+    return ErrorInfo{.code = "write_failed",
+                     .what = "the output is there already and is no plain file",
+                     .file = path,
+                     .why = "it would be replaced",
+                     .todo = "give the path of a new file"};
+  });
+  const std::string temporary = path + ".part" + std::to_string(getpid());
+  try {
+    write_and_rename(contents, temporary, path);
+  } catch (...) {
+    std::remove(temporary.c_str());
+    throw;
+  }
 }
 
 }  // namespace sluice::testing

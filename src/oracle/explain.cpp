@@ -88,9 +88,15 @@ std::string what_to_do(const Plan& plan) {
          "slowly, when asked for by name";
 }
 
-std::string without_newline(std::string text) {
+/// The explanation: its first line is what is wrong, the rest is why.
+ErrorInfo no_backend(const Plan& plan) {
+  std::string text = sluice::explain(plan);
   while (text.ends_with('\n')) text.pop_back();
-  return text;
+  const std::size_t line = std::min(text.find('\n'), text.size());
+  return {.code = "no_backend",
+          .what = text.substr(0, line),
+          .why = text.substr(std::min(line + 1, text.size())),
+          .todo = what_to_do(plan)};
 }
 
 }  // namespace
@@ -126,8 +132,6 @@ std::string explain(const Plan& plan) {
 }
 
 Unsupported::Unsupported(Plan plan)
-    : Error(ErrorKind::unsupported,
-            {.code = "no_backend", .what = without_newline(sluice::explain(plan)), .todo = what_to_do(plan)}),
-      plan_(std::move(plan)) {}
+    : Error(ErrorKind::unsupported, no_backend(plan)), plan_(std::move(plan)) {}
 
 }  // namespace sluice

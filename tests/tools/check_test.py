@@ -107,6 +107,23 @@ class Failing(unittest.TestCase):
         self.tensors["3.experts_out"] = (dtype, shape, struct.pack("<f", float("nan")) + data[4:])
         self.assertEqual(self.failing_cases(), self.all_backends_of(3))
 
+    def refused(self):
+        cli.write_safetensors(self.file, self.tensors)
+        return cli.document("check", cli.MODEL, "--expected", self.file, code=cli.REFUSED)["error"]
+
+    def test_a_check_that_would_compare_nothing_is_refused(self):
+        self.tensors = {"0.hidden": ("F32", [0, 256], b""), "0.block_out": ("F32", [0, 256], b"")}
+        self.assertEqual(self.refused()["code"], "nothing_expected")
+
+    def test_weights_without_their_ids_are_refused(self):
+        del self.tensors["0.topk_ids"]
+        error = self.refused()
+        self.assertEqual((error["code"], error["tensor"]), ("missing_tensor", "0.topk_ids"))
+
+    def test_a_file_of_another_model_is_refused(self):
+        self.tensors["7.hidden"] = self.tensors["0.hidden"]
+        self.assertEqual(self.refused()["code"], "layer_of_another_model")
+
     def test_text_says_failed_and_nothing_to_compare_is_refused(self):
         self.tensors["1.block_out"] = self.tensors["1.experts_out"] = self.tensors["1.experts_out_noclamp"]
         cli.write_safetensors(self.file, self.tensors)

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -27,6 +28,8 @@ class Usage(unittest.TestCase):
         ("run", cli.MODEL, "--layer", "99", "--input", "a", "--output", "b"),
         ("check", cli.MODEL, "--backend", "cpu.abacus"),
         ("bench",),
+        ("bench", "--shape", "gpt-oss-20b", "--format", "mxfp4", "--layer", "3"),
+        ("sample", "mixtral", "/tmp/never-written", "--seed", "-1"),
         ("bench", "--shape", "no-such-model", "--format", "mxfp4"),
         ("bench", "--shape", "gpt-oss-20b", "--format", "mxfp5"),
         ("sample", "no-such-family", "/tmp/never-written"),
@@ -90,6 +93,9 @@ class Files(unittest.TestCase):
         name = missing[0]["backend"]
         for verb in (("check", cli.MODEL, "--backend", name), ("explain", cli.MODEL, "--backend", name)):
             self.assertEqual(cli.run(*verb).returncode, cli.UNSUPPORTED)
+        text = cli.run("check", cli.MODEL, "--backend", name).stderr
+        self.assertRegex(text, rf"(?m)^error\[no_backend\]: {re.escape(name)} does not run this layer$")
+        self.assertNotIn("\\x0a", text)
 
     def test_control_characters_of_a_file_do_not_reach_the_terminal(self):
         evil = self.path / "in.safetensors"

@@ -2,6 +2,7 @@
 """Each verb on the trained model and on fixtures: its text, its document, its files."""
 import os
 import pathlib
+import struct
 import tempfile
 import unittest
 
@@ -196,6 +197,41 @@ class Run(unittest.TestCase):
         _, got = self.run_layer(cli.MODEL, 0, self.input)
         self.assertEqual(set(cli.ints(got["topk_ids"])), {-1})
         self.assertEqual(set(cli.floats(got["experts_out"])), {0.0})
+
+    def refused(self, model, layer, tensors):
+        cli.write_safetensors(self.input, tensors)
+        return cli.document("run", model, "--layer", layer, "--input", self.input, "--output", self.output,
+                            code=cli.REFUSED)["error"]
+
+    def test_ids_that_the_layer_has_not_are_refused_with_their_place(self):
+        hidden = ("F32", [2, 256], bytes(4 * 512))
+        for bad in (16, -2, 2**40):
+            error = self.refused(cli.MODEL, 0, {
+                "hidden": hidden, "topk_ids": ("I64", [2, 4], struct.pack("<8q", *[0] * 5, bad, 1, 2)),
+                "topk_weights": ("F32", [2, 4], bytes(32))})
+            self.assertEqual((error["code"], error["tensor"]), ("bad_expert_id", "topk_ids"))
+            self.assertIn(f"id {bad} at token 1", error["why"])
+        by_token_id = cli.fixture("deepseek_v4_fp4")
+        error = self.refused(by_token_id, 0, {"hidden": hidden})
+        self.assertEqual((error["code"], error["tensor"]), ("missing_tensor", "input_ids"))
+        error = self.refused(by_token_id, 0, {"hidden": hidden, "input_ids": ("I64", [2], struct.pack("<2q", 3, 32))})
+        self.assertEqual((error["code"], error["tensor"]), ("bad_token_id", "input_ids"))
+        self.assertIn("id 32 at token 1", error["why"])
+
+    def test_a_misspelt_tensor_is_refused(self):
+        error = self.refused(cli.MODEL, 0, {"hidden": ("F32", [1, 256], bytes(1024)), "topk_id": ("I32", [1, 4], bytes(16))})
+        self.assertEqual((error["code"], error["tensor"]), ("unknown_tensor", "topk_id"))
+
+    def test_what_is_no_plain_file_and_the_model_itself_are_not_replaced(self):
+        cli.write_safetensors(self.input, {"hidden": ("F32", [1, 256], bytes(1024))})
+        command = ("run", cli.MODEL, "--layer", 0, "--input", self.input, "--output")
+        os.mkfifo(self.output)
+        cli.document(*command, self.output, code=cli.IO)
+        self.assertTrue(self.output.is_fifo())
+        error = cli.document(*command, cli.MODEL / "model.safetensors", code=cli.USAGE)["error"]
+        self.assertEqual(error["code"], "output_in_model")
+        self.assertEqual(sorted(path.name for path in self.output.parent.iterdir()),
+                         ["in.safetensors", "out.safetensors"])
 
     def test_no_tokens(self):
         cli.write_safetensors(self.input, {"hidden": ("F32", [0, 256], b"")})

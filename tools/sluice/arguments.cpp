@@ -34,6 +34,7 @@ constexpr const char* kExitCodes =
 
 constexpr int kMostTokens = 1 << 20;
 constexpr int kMostThreads = 4096;
+constexpr int kMostLayers = 9999;
 
 /// Fills one value for each verb; `chosen` says which to take.
 struct Parsed {
@@ -137,8 +138,13 @@ CLI::Option* add_model(CLI::App* verb, std::string& model) {
   return verb->add_option("MODEL", model, "Directory, or a name in the Hugging Face cache")->type_name("");
 }
 
-void add_layer(CLI::App* verb, std::optional<int>& layer, const char* description) {
-  verb->add_option("--layer", layer, description)->check(CLI::NonNegativeNumber)->type_name("N");
+/// CLI11 would take -1 for the largest seed.
+std::string not_negative(const std::string& text) {
+  return text.starts_with('-') ? "must not be negative" : "";
+}
+
+CLI::Option* add_layer(CLI::App* verb, std::optional<int>& layer, const char* description) {
+  return verb->add_option("--layer", layer, description)->check(CLI::Range(0, kMostLayers))->type_name("N");
 }
 
 void add_tokens(CLI::App* verb, std::vector<int>& tokens) {
@@ -177,7 +183,7 @@ void add_run(CLI::App& app, RunOptions& options) {
   add_model(verb, options.model)->required();
   verb->add_option("--layer", options.layer, "The layer to run")
       ->required()
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0, kMostLayers))
       ->type_name("N");
   verb->add_option("--input", options.input, "Safetensors file to read")->required()->type_name("IN");
   verb->add_option("--output", options.output, "Safetensors file to write")->required()->type_name("OUT");
@@ -195,6 +201,7 @@ void add_check(CLI::App& app, CheckOptions& options) {
                    "Inputs and expected outputs, tensors named N.hidden, N.block_out, ...")
       ->type_name("FILE");
   verb->add_option("--seed", options.seed, "Of the random inputs that are used without FILE")
+      ->check(not_negative)
       ->type_name("N")
       ->capture_default_str();
 }
@@ -204,7 +211,7 @@ void add_bench(CLI::App& app, BenchOptions& options) {
   std::vector<std::string> shapes;
   for (std::string_view shape : testing::public_shapes()) shapes.emplace_back(shape);
   CLI::Option* model = add_model(verb, options.model);
-  add_layer(verb, options.layer, "The layer of MODEL (default: the first)");
+  add_layer(verb, options.layer, "The layer of MODEL (default: the first)")->needs(model);
   verb->add_option("--shape", options.shape, "A published layer shape: " + listed(shapes))
       ->excludes(model)
       ->type_name("NAME");
@@ -226,7 +233,10 @@ void add_sample(CLI::App& app, SampleOptions& options) {
   for (std::string_view family : testing::sample_families()) families.emplace_back(family);
   verb->add_option("FAMILY", options.family, "One of " + listed(families))->required()->type_name("");
   verb->add_option("OUT", options.directory, "Directory to create")->required()->type_name("");
-  verb->add_option("--seed", options.seed, "Seed of the weights")->type_name("N")->capture_default_str();
+  verb->add_option("--seed", options.seed, "Seed of the weights")
+      ->check(not_negative)
+      ->type_name("N")
+      ->capture_default_str();
 }
 
 /// The verb that was named, with its options.
@@ -250,7 +260,7 @@ int usage_error(const CLI::App& app, const std::string& why, Form form) {
   const auto verbs = app.get_subcommands();
   const std::string help =
       verbs.empty() ? "sluice --help" : "sluice " + verbs.front()->get_name() + " --help";
-  report({.code = "usage", .what = "the command line does not make sense", .why = why, .todo = "see " + help},
+  report({.code = "usage", .what = why, .why = "the command line does not make sense", .todo = "see " + help},
          form);
   return kUsage;
 }

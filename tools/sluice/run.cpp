@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <filesystem>
 #include <string_view>
 
 #include "errors.h"
@@ -60,6 +61,18 @@ std::vector<NamedTensor> tensors_of(const Outputs& out, std::int64_t tokens, con
           tensor_of<float>("block_out", DType::f32, {tokens, spec.hidden}, out.block_out)};
 }
 
+/// An output that would replace a file of the checkpoint is a slip of the hand.
+void require_outside(const std::string& directory, const std::string& output) {
+  std::error_code none;
+  const std::filesystem::path folder = std::filesystem::absolute(output, none).parent_path();
+  if (!std::filesystem::equivalent(folder, directory, none)) return;
+  throw Error(ErrorKind::invalid_argument, {.code = "output_in_model",
+                                            .what = "the output lies among the files of the checkpoint",
+                                            .file = output,
+                                            .why = "it could replace one of them, or be read as one",
+                                            .todo = "give --output a path outside " + directory});
+}
+
 std::string result_text(const RunResult& result) {
   std::string text = fmt::format("layer {}, {} tokens, backend {}, routed by {}\n{}\n", result.layer,
                                  result.tokens, result.backend, result.routing, printable(result.output));
@@ -75,14 +88,18 @@ int execute(const RunOptions& options, Form form) {
   const Checkpoint model = open_model(options.model);
   const int number = chosen_layers(model, options.layer).front();
   const LayerSpec spec = model.spec(number);
-  const LayerInput input = testing::read_layer_input(TensorFile::open(options.input), number, spec);
+  require_outside(model.info().directory, options.output);
+  const TensorFile file = TensorFile::open(options.input);
+  const LayerInput input = testing::read_layer_input(file, number, spec);
+  const LayerWeights weights = model.weights(number);
+  testing::check_token_ids(file, number, spec, weights, input);
   const Plan plan = choose({.layer = spec,
                             .device = detect(),
                             .tokens = {std::max(1, input.hidden.rows)},
                             .by_name = options.backend});
   const Outputs out = [&] {
     ProgressLine progress("packing");
-    const Layer layer(plan, model.weights(number), {.progress = progress.callback()});
+    const Layer layer(plan, weights, {.progress = progress.callback()});
     return compute(layer, spec, input);
   }();
 
