@@ -135,8 +135,9 @@ std::vector<float> floats_or_nothing(const TensorView* tensor) {
 /// What decides the routing, from a file that was made as an input.
 void read_routing(const LayerTensors& tensors, const LayerSpec& spec, LayerInput& input) {
   const std::int64_t tokens = input.hidden.rows, top_k = spec.routed.top_k;
-  tensors.require_known(
-      {"hidden", "input_ids", "router_logits", "topk_ids", "topk_weights", "experts_out", "block_out"});
+  // Results are no inputs, but a layer cut out of a file of expected outputs has them.
+  tensors.require_known({"hidden", "input_ids", "router_logits", "topk_ids", "topk_weights", "experts_out",
+                         "experts_out_noclamp", "block_out"});
   input.router_logits =
       floats_or_nothing(tensors.find("router_logits", {DType::f32}, {tokens, spec.router.experts}));
   input.topk_ids = expert_ids(tensors, tokens, spec.routed);
