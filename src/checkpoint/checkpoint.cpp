@@ -123,7 +123,8 @@ std::size_t Checkpoint::State::position(int layer) const {
         .why = info.moe_layers.empty()
                    ? "it has none"
                    : fmt::format("it has {} MoE layers, the first is {}, the last {}", info.moe_layers.size(),
-                                 info.moe_layers.front(), info.moe_layers.back())};
+                                 info.moe_layers.front(), info.moe_layers.back()),
+        .todo = "Give the number of a layer that ModelInfo::moe_layers lists"};
   });
   return static_cast<std::size_t>(at - info.moe_layers.begin());
 }

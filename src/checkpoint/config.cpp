@@ -97,6 +97,22 @@ std::vector<std::string> Config::keys() const {
   return keys;
 }
 
+std::vector<std::string> Config::nulls() const {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : std::get<Json::Object>(object_->value))
+    if (value.is_null()) keys.push_back(key);
+  return keys;
+}
+
+void Config::need_nothing(std::string_view key, std::string_view why) const {
+  const Json* value = find(key);
+  if (value == nullptr) return;
+  const auto* list = std::get_if<Json::Array>(&value->value);
+  const auto* members = std::get_if<Json::Object>(&value->value);
+  if ((list != nullptr && list->empty()) || (members != nullptr && members->empty())) return;
+  refuse("unknown_quantisation", key, why);
+}
+
 int Config::checked_integer(std::string_view key, const Json& value, IntRange range) const {
   const auto* number = std::get_if<std::int64_t>(&value.value);
   if (number == nullptr) wrong_type(key, value, "an integer");

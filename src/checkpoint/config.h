@@ -35,6 +35,8 @@ class Config {
   const std::string& file_name() const { return *file_name_; }
   bool has(std::string_view key) const { return find(key) != nullptr; }
   std::vector<std::string> keys() const;
+  /// Keys whose value is null.
+  std::vector<std::string> nulls() const;
 
   int integer(std::string_view key, IntRange range) const;
   int integer_or(std::string_view key, IntRange range, int absent) const;
@@ -58,6 +60,8 @@ class Config {
   /// Refuses the value of `key`: corrupt_file, "<path> is <found>" and why.
   [[noreturn]] void refuse(const char* code, std::string_view key, std::string_view why,
                            std::string todo = {}) const;
+  /// Refuses as "unknown_quantisation" unless the key is absent, null, an empty list or an empty object.
+  void need_nothing(std::string_view key, std::string_view why) const;
 
  private:
   const Json* find(std::string_view key) const;

@@ -18,6 +18,7 @@ namespace sluice::checkpoint {
 namespace {
 
 constexpr std::size_t kLengthBytes = 8;
+constexpr std::size_t kMetadataEntries = 10'000;  // published files have one or two
 
 /// An entry of the header as it says, not yet believed.
 struct Entry {
@@ -105,6 +106,10 @@ class HeaderHandler {
 
   bool string(string_t& value) {
     if (level_ == Level::metadata) {
+      require(header_.metadata.size() < kMetadataEntries, ErrorKind::corrupt_file, [&] {
+        return info("metadata_too_large",
+                    fmt::format("__metadata__ has more than {} entries", kMetadataEntries));
+      });
       const bool added = header_.metadata.emplace(key_, std::move(value)).second;
       require(added, ErrorKind::corrupt_file, [&] {
         return info("duplicate_metadata", fmt::format("__metadata__ has \"{}\" twice", printable(key_)));

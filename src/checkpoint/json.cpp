@@ -13,6 +13,10 @@
 namespace sluice::checkpoint {
 namespace {
 
+/// Values of one file. A million tensors make an index of a million and one; each value takes some 100 bytes,
+/// so a text of two characters a value must not be believed up to its length.
+constexpr std::size_t kJsonValues = 2'000'000;
+
 constexpr const char* kFetchAgain = "The file is damaged or was edited by hand: fetch it again";
 
 /// Builds Json from SAX events on a stack of its own; depth is bounded, so destroying the result is too.
@@ -122,6 +126,9 @@ class Builder {
   }
 
   bool add(Json json) {
+    if (++values_ > kJsonValues)
+      refuse("config_too_large", fmt::format("the file holds more than {} values", kJsonValues),
+             "no configuration and no index needs as many");
     if (open_.empty()) {
       root_ = std::move(json);
     } else if (auto* members = std::get_if<Json::Object>(&open_.back().json.value)) {
@@ -136,6 +143,7 @@ class Builder {
   const std::string& file_name_;
   Json root_;
   std::vector<Open> open_;
+  std::size_t values_ = 0;
 };
 
 }  // namespace

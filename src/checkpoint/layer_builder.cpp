@@ -12,6 +12,8 @@
 namespace sluice::checkpoint {
 namespace {
 
+constexpr const char* kBelongTogether = "config.json and the weights must belong together: fetch both again";
+
 std::string below(const LayerBlueprint& blueprint, std::string_view name) {
   return blueprint.block + std::string(name);
 }
@@ -24,7 +26,9 @@ WeightMatrix read_module(TensorReader& reader, const Quantisation& quantisation,
                      .what = fmt::format("{} stores all experts in one tensor, this family stores each alone",
                                          scheme.name),
                      .file = reader.files().described(),
-                     .tensor = printable(module)};
+                     .tensor = printable(module),
+                     .why = "the configuration names a scheme that this family's tensors cannot be in",
+                     .todo = kBelongTogether};
   });
   return scheme.matrix(reader, module, shape);
 }
@@ -37,7 +41,9 @@ std::vector<WeightMatrix> read_stack(TensorReader& reader, const Quantisation& q
         .code = "scheme_has_no_stacks",
         .what = fmt::format("{} stores each expert alone, this family stores all in one tensor", scheme.name),
         .file = reader.files().described(),
-        .tensor = printable(module)};
+        .tensor = printable(module),
+        .why = "the configuration names a scheme that this family's tensors cannot be in",
+        .todo = kBelongTogether};
   });
   return scheme.stack(reader, module, shape);
 }
@@ -150,7 +156,10 @@ bool ends_with_any(std::string_view name, std::initializer_list<std::string_view
 /// nobody asked for would change outputs if somebody did, and is refused.
 int check_all_used(const TensorReader& reader, const LayerBlueprint& blueprint) {
   int activation_scales = 0;
-  for (const ModelTensor* tensor : reader.unused(blueprint.block)) {
+  std::vector<const ModelTensor*> left = reader.unused(blueprint.block);
+  for (const ModelTensor* tensor : reader.files().unlisted_below(blueprint.block))
+    if (!reader.files().has(tensor->name)) left.push_back(tensor);  // a second copy is only noted
+  for (const ModelTensor* tensor : left) {
     if (ends_with_any(tensor->name, {".input_scale", ".input_global_scale", ".activation_scale"})) {
       ++activation_scales;
       continue;

@@ -90,7 +90,9 @@ void MappedFile::check_unchanged() const {
     return ErrorInfo{.code = "file_changed",
                      .what = "the file changed while it was open",
                      .file = path_,
-                     .why = fmt::format("it had {} bytes, it has {} now", size_, facts.st_size),
+                     .why = static_cast<std::size_t>(facts.st_size) == size_
+                                ? "it was written to after it was opened"
+                                : fmt::format("it had {} bytes, it has {} now", size_, facts.st_size),
                      .todo = "Wait until the download or copy is complete and open the model again"};
   });
 }
@@ -100,7 +102,9 @@ std::string text_of(const MappedFile& file, std::size_t cap) {
   require(bytes.size() <= cap, ErrorKind::corrupt_file, [&] {
     return ErrorInfo{.code = "text_too_long",
                      .what = fmt::format("the file has {} bytes, at most {} are read", bytes.size(), cap),
-                     .file = file.path()};
+                     .file = file.path(),
+                     .why = "configurations and indices of published models are far smaller",
+                     .todo = "Fetch the file again"};
   });
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }

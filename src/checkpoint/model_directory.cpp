@@ -117,7 +117,8 @@ ModelDirectory::ModelDirectory(const fs::path& path) : shown_(path.string()) {
     return ErrorInfo{.code = "cannot_open",
                      .what = "the directory cannot be read",
                      .file = shown_,
-                     .why = error.message()};
+                     .why = error.message(),
+                     .todo = "Check that this user may read it"};
   });
   const fs::path snapshots = root_.parent_path(), repository = snapshots.parent_path();
   if (snapshots.filename() == "snapshots" && repository.filename().string().starts_with("models--"))
@@ -127,6 +128,11 @@ ModelDirectory::ModelDirectory(const fs::path& path) : shown_(path.string()) {
 bool ModelDirectory::has(std::string_view name) const {
   std::error_code error;
   return fs::exists(fs::symlink_status(root_ / name, error));
+}
+
+bool ModelDirectory::has_file(std::string_view name) const {
+  std::error_code error;
+  return fs::is_regular_file(root_ / name, error);
 }
 
 fs::path ModelDirectory::resolve(std::string_view name) const {

@@ -24,6 +24,8 @@ class ModelDirectory {
   const std::string& path() const { return shown_; }
   /// Whether there is an entry of that name, even a link that leads nowhere.
   bool has(std::string_view name) const;
+  /// The entry is a file, or a link that leads to one.
+  bool has_file(std::string_view name) const;
   /// Opens a file of this directory. `name` is one path component. Throws corrupt_file for a link that leads
   /// out.
   std::shared_ptr<const MappedFile> open(std::string_view name) const;

@@ -17,7 +17,9 @@ namespace {
 constexpr std::string_view kSingle = "model.safetensors";
 constexpr std::string_view kIndex = "model.safetensors.index.json";
 constexpr std::size_t kIndexBytes = 256'000'000;
-constexpr std::size_t kModelTensors = 4'000'000;
+constexpr std::size_t kModelTensors = 1'000'000;
+
+constexpr const char* kFetchIndex = "Fetch the index again; it must belong to these shards";
 
 bool before(const ModelTensor& a, const ModelTensor& b) { return a.name < b.name; }
 
@@ -72,9 +74,15 @@ std::vector<std::pair<std::string, std::string>> weight_map(const MappedFile& fi
   const Json json = parse_json(text_of(file, kIndexBytes), file.path());
   const auto map = Config(json, file.path()).object("weight_map");
   require(map.has_value(), ErrorKind::corrupt_file, [&] {
-    return ErrorInfo{.code = "config_missing_key", .what = "there is no weight_map", .file = file.path()};
+    return ErrorInfo{.code = "config_missing_key",
+                     .what = "there is no weight_map",
+                     .file = file.path(),
+                     .why = "an index says there which shard holds which tensor",
+                     .todo = kFetchIndex};
   });
   std::vector<std::pair<std::string, std::string>> listed;
+  for (const std::string& tensor : map->nulls())
+    map->refuse("config_wrong_type", tensor, "the name of a shard belongs here", kFetchIndex);
   for (const std::string& tensor : map->keys()) {
     listed.emplace_back(tensor, map->text(tensor));
     check_shard_name(listed.back().second, tensor, file.path());
@@ -83,7 +91,9 @@ std::vector<std::pair<std::string, std::string>> weight_map(const MappedFile& fi
     return ErrorInfo{
         .code = "too_many_tensors",
         .what = fmt::format("the index lists {} tensors, at most {} are read", listed.size(), kModelTensors),
-        .file = file.path()};
+        .file = file.path(),
+        .why = "the largest published models have half as many",
+        .todo = kFetchIndex};
   });
   return listed;
 }
@@ -111,7 +121,6 @@ ModelFiles ModelFiles::open(const ModelDirectory& directory) {
       model.notes_.push_back(fmt::format("{} and {} are both there; the index is not read", kSingle, kIndex));
   } else if (directory.has(kIndex)) {
     model.open_shards(directory);
-    model.described_ = fmt::format("{} and its {} shards", kIndex, model.files_.size());
   } else {
     no_weights(directory);
   }
@@ -120,15 +129,19 @@ ModelFiles ModelFiles::open(const ModelDirectory& directory) {
 
 void ModelFiles::open_shards(const ModelDirectory& directory) {
   const auto index = directory.open(kIndex);
+  described_ = index->path();
   const auto listed = weight_map(*index);
   std::map<std::string, std::string> shards;  // file, and the first tensor in it
   for (const auto& [tensor, file] : listed) shards.emplace(file, tensor);
   for (const auto& shard : shards)
-    require(directory.has(shard.first), ErrorKind::corrupt_file, [&] {
+    require(directory.has_file(shard.first), ErrorKind::corrupt_file, [&] {
       return ErrorInfo{.code = "missing_shard",
                        .what = fmt::format("the index names the shard {}, which is not there", shard.first),
                        .file = index->path(),
                        .tensor = printable(shard.second),
+                       .why = directory.has(shard.first)
+                                  ? "something of that name is, but it is no file, or a link to none"
+                                  : "the download is incomplete",
                        .todo = "Fetch the missing file; hf download completes what is missing"};
     });
   for (const auto& shard : shards) add(directory.open(shard.first));
@@ -165,15 +178,22 @@ void ModelFiles::keep_listed(const std::vector<std::pair<std::string, std::strin
 }
 
 void ModelFiles::note_unlisted(const std::vector<ModelTensor>& all) {
-  if (all.size() == tensors_.size()) return;
-  const auto unlisted = std::find_if(all.begin(), all.end(), [&](const ModelTensor& tensor) {
+  for (const ModelTensor& tensor : all) {
     const auto kept = named(tensor.name);
-    return std::none_of(kept.begin(), kept.end(),
-                        [&](const auto& other) { return other.view == tensor.view; });
-  });
+    if (std::none_of(kept.begin(), kept.end(), [&](const auto& other) { return other.view == tensor.view; }))
+      unlisted_.push_back(tensor);
+  }
+  if (unlisted_.empty()) return;
   notes_.push_back(
       fmt::format("{} tensors lie in shards and not in the index, and are left out: \"{}\" is the first",
-                  all.size() - tensors_.size(), printable(unlisted->name)));
+                  unlisted_.size(), printable(unlisted_.front().name)));
+}
+
+std::vector<const ModelTensor*> ModelFiles::unlisted_below(std::string_view prefix) const {
+  std::vector<const ModelTensor*> found;
+  for (const ModelTensor& tensor : unlisted_)
+    if (tensor.name.starts_with(prefix)) found.push_back(&tensor);
+  return found;
 }
 
 std::span<const ModelTensor> ModelFiles::below(std::string_view prefix) const {

@@ -33,13 +33,15 @@ class ModelFiles {
   std::span<const ModelTensor> tensors() const { return tensors_; }
   /// Those whose names start with `prefix`.
   std::span<const ModelTensor> below(std::string_view prefix) const;
+  /// Those in shards that the index does not list, below `prefix`. Nothing reads them.
+  std::vector<const ModelTensor*> unlisted_below(std::string_view prefix) const;
   const ModelTensor* find(std::string_view name) const;
   bool has(std::string_view name) const { return find(name) != nullptr; }
 
   int files() const { return static_cast<int>(files_.size()); }
   std::int64_t file_bytes() const;
   const std::vector<std::string>& notes() const { return notes_; }
-  /// What a message about a tensor that is in none of the files says.
+  /// The file to name in a message about a tensor that is in none: the model's one file, or its index.
   const std::string& described() const { return described_; }
   /// Throws io when a file changed since it was opened.
   void check_unchanged() const;
@@ -58,6 +60,7 @@ class ModelFiles {
 
   std::vector<std::unique_ptr<File>> files_;  // unique_ptr: views into a File survive growth
   std::vector<ModelTensor> tensors_;
+  std::vector<ModelTensor> unlisted_;
   std::vector<std::string> notes_;
   std::string described_;
 };

@@ -34,11 +34,14 @@ class PatternParser {
   using Set = std::bitset<256>;
 
   [[noreturn]] void refuse(std::string_view why) const {
-    fail(ErrorKind::corrupt_file,
-         {.code = "bad_pattern",
-          .what = fmt::format("the expression \"re:{}\" cannot be used", printable(text_)),
-          .file = file_name_,
-          .why = std::string(why)});
+    fail(
+        ErrorKind::corrupt_file,
+        {.code = "bad_pattern",
+         .what = fmt::format("the expression \"re:{}\" cannot be used", printable(text_)),
+         .file = file_name_,
+         .why = std::string(why),
+         .todo =
+             "Write the module's name out, or an expression of letters, '.', '*', '+', '?', '|', [] and ()"});
   }
 
   bool more() const { return at_ < text_.size(); }

@@ -75,12 +75,13 @@ const Scheme& float_scheme(const Config& weights) {
 const Scheme& compressed_scheme(const Config& outer, const Config& group) {
   struct Grouped {
     std::string_view format;
-    int group_size;
+    int num_bits, group_size;
+    std::string_view strategy;
     const Scheme& scheme;
   };
-  static const Grouped kGrouped[] = {{"nvfp4-pack-quantized", 16, schemes::kPackedNvfp4},
-                                     {"mxfp4-pack-quantized", 32, schemes::kPackedMxfp4},
-                                     {"mxfp8-quantized", 32, schemes::kFloatMxfp8}};
+  static const Grouped kGrouped[] = {{"nvfp4-pack-quantized", 4, 16, "tensor_group", schemes::kPackedNvfp4},
+                                     {"mxfp4-pack-quantized", 4, 32, "group", schemes::kPackedMxfp4},
+                                     {"mxfp8-quantized", 8, 32, "group", schemes::kFloatMxfp8}};
   const Config& named = group.has("format") ? group : outer;
   const std::string format = named.text("format");
   const auto weights = group.object("weights");
@@ -88,12 +89,19 @@ const Scheme& compressed_scheme(const Config& outer, const Config& group) {
     group.refuse("unknown_quantisation", "weights", "a config group without weights says nothing");
   if (!weights->flag_or("symmetric", true))
     weights->refuse("unknown_quantisation", "symmetric", "zero points are not read");
+  if (weights->text_or("type", "float") != "float") unknown(*weights, "type", {"float"});
+  weights->need_nothing("actorder", "columns in another order are not read");
   if (format == "float-quantized") return float_scheme(*weights);
   for (const Grouped& known : kGrouped) {
     if (known.format != format) continue;
     if (weights->integer_or("group_size", kSmall, known.group_size) != known.group_size)
       weights->refuse("unknown_quantisation", "group_size",
                       fmt::format("{} has groups of {}", format, known.group_size));
+    if (weights->integer_or("num_bits", kSmall, known.num_bits) != known.num_bits)
+      weights->refuse("unknown_quantisation", "num_bits",
+                      fmt::format("{} has {} bits", format, known.num_bits));
+    if (weights->text_or("strategy", known.strategy) != known.strategy)
+      unknown(*weights, "strategy", {known.strategy});
     return known.scheme;
   }
   unknown(named, "format",
@@ -109,6 +117,11 @@ ModuleRules targets(const Config& group) {
 }
 
 Quantisation read_compressed_tensors(const Config& config) {
+  config.need_nothing("transform_config", "weights that were rotated need inputs that are rotated too");
+  const auto sparsity = config.object("sparsity_config");
+  if (sparsity && sparsity->text_or("format", "dense") != "dense") unknown(*sparsity, "format", {"dense"});
+  if (config.text_or("quantization_status", "compressed") != "compressed")
+    unknown(config, "quantization_status", {"compressed"});
   Quantisation read{.words = "compressed-tensors", .not_converted = not_converted(config)};
   for (const Config& group : config.objects("config_groups")) {
     const Scheme& scheme = compressed_scheme(config, group);

@@ -69,12 +69,13 @@ bool TensorFile::has(std::string_view name) const { return state_->find(name) !=
 const TensorView& TensorFile::at(std::string_view name) const {
   const TensorView* tensor = state_->find(name);
   require(tensor != nullptr, ErrorKind::corrupt_file, [&] {
-    return ErrorInfo{.code = "missing_tensor",
-                     .what = "the file has no such tensor",
-                     .file = path(),
-                     .tensor = checkpoint::printable(name),
-                     .why = names().empty() ? "it has none at all"
-                                            : fmt::format("nearest are {}", nearest(names(), name))};
+    return ErrorInfo{
+        .code = "missing_tensor",
+        .what = "the file has no such tensor",
+        .file = path(),
+        .tensor = checkpoint::printable(name),
+        .why = names().empty() ? "it has none at all" : fmt::format("nearest are {}", nearest(names(), name)),
+        .todo = "Check the spelling, and that this is the file that was meant"};
   });
   return *tensor;
 }

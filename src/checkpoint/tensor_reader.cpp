@@ -118,6 +118,7 @@ const ModelTensor& TensorReader::need(const std::string& name, std::span<const D
                                          either(shapes, shape_text)),
                      .file = *tensor->file,
                      .tensor = printable(name),
+                     .why = "the expected shape follows from the sizes in config.json and the scheme",
                      .todo = "config.json and the weights must belong together: fetch both again"};
   });
   used_.insert(name);

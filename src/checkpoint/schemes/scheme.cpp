@@ -64,7 +64,9 @@ void check_groups(const ModelFiles& files, const std::string& module, Format for
                      .what = fmt::format("{} columns are no multiple of the {} that share a scale in {}",
                                          cols, group, format.str()),
                      .file = files.described(),
-                     .tensor = printable(module)};
+                     .tensor = printable(module),
+                     .why = "the last group of every row would be cut off",
+                     .todo = "config.json and the weights must belong together: fetch both again"};
   });
 }
 

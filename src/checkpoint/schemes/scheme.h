@@ -78,7 +78,7 @@ ScalesView read_scales(TensorReader& reader, const std::string& name, const Weig
 /// Throws corrupt_file unless the format's groups divide `cols` (4-bit and MX formats).
 void check_groups(const ModelFiles& files, const std::string& module, Format format, std::int64_t cols);
 
-/// One tensor of scales of one row after the other.
+/// What scales stored as `stored` are: U8 stands for F8_E8M0.
 DType scale_type(DType stored);
 
 }  // namespace sluice::checkpoint
