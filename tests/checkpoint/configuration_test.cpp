@@ -194,6 +194,7 @@ TEST(Schemes, TensorChannelAndMx) {
   EXPECT_NO_THROW(tensor->weights(0));
   const Edited mx(testing::kChannel, [](EditableModel& m) {
     m.in_config("\"float-quantized\"", "\"mxfp8-quantized\"");
+    m.in_config("\"channel\"", "\"group\"");
     for (auto& one : m.files["model.safetensors"])
       if (one.name.ends_with("_scale")) {
         const std::int64_t cols = one.shape[0] == 256 ? 128 : 256;

@@ -114,6 +114,38 @@ const Corruption kConfiguration[] = {
      "unknown_quantisation", {"strategy is \"group\""}},
     {"integers", kChannel, [](EditableModel& m) { m.in_config("\"num_bits\": 8", "\"num_bits\": 4"); },
      "unknown_quantisation", {"num_bits is 4"}},
+    {"rotated_weights", kNvfp4,
+     [](EditableModel& m) {
+       m.in_config("\"config_groups\"", "\"transform_config\": {\"R1\": {\"type\": \"hadamard\"}}, \"config_groups\"");
+     },
+     "unknown_quantisation", {"transform_config is", "rotated"}},
+    {"sparse_weights", kNvfp4,
+     [](EditableModel& m) {
+       m.in_config("\"config_groups\"", "\"sparsity_config\": {\"format\": \"sparse-24-bitmask\"}, \"config_groups\"");
+     },
+     "unknown_quantisation", {"sparsity_config.format is \"sparse-24-bitmask\"", "dense"}},
+    {"not_compressed_yet", kNvfp4,
+     [](EditableModel& m) { m.in_config("\"compressed\"", "\"frozen\""); },
+     "unknown_quantisation", {"quantization_status is \"frozen\""}},
+    {"integers_in_a_float_scheme", kMxfp4,
+     [](EditableModel& m) { m.in_config("\"float\"", "\"int\""); },
+     "unknown_quantisation", {"weights.type is \"int\""}},
+    {"other_bits_in_a_packed_scheme", kMxfp4,
+     [](EditableModel& m) { m.in_config("\"num_bits\": 4", "\"num_bits\": 8"); },
+     "unknown_quantisation", {"num_bits is 8", "has 4 bits"}},
+    {"another_strategy_of_a_packed_scheme", kNvfp4,
+     [](EditableModel& m) { m.in_config("\"tensor_group\"", "\"channel\""); },
+     "unknown_quantisation", {"strategy is \"channel\"", "tensor_group"}},
+    {"columns_in_another_order", kNvfp4,
+     [](EditableModel& m) { m.in_config("\"symmetric\"", "\"actorder\": \"group\", \"symmetric\""); },
+     "unknown_quantisation", {"actorder is \"group\""}},
+    {"two_million_values", kMixtral,
+     [](EditableModel& m) {
+       std::string zeros = "0";
+       for (int i = 0; i < 2'000'000; ++i) zeros += ",0";
+       m.in_config("\"hidden_act\"", "\"zeros\": [" + zeros + "], \"hidden_act\"");
+     },
+     "config_too_large", {"more than 2000000 values"}},
     {"no_config_group", kNvfp4, [](EditableModel& m) { m.in_config("config_groups", "config_group"); },
      "unknown_quantisation", {"config_groups is absent"}},
     {"bad_expression", kNvfp4, [](EditableModel& m) { m.in_config("re:.*gate$", "re:(gate"); },

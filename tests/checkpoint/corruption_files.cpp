@@ -45,6 +45,18 @@ const Corruption kFiles[] = {
      "header_past_end", {"model.safetensors", "92"}},
     {"missing_shard", kBlock, [](EditableModel& m) { m.files.erase(kFirstShard); },
      "missing_shard", {"index.json", "shard model-00001-of-00002.safetensors", "hf download"}},
+    {"shard_that_is_a_link_to_nothing", kBlock,
+     [](EditableModel& m) {
+       replace_file(m, kFirstShard, [](const fs::path& at) { fs::create_symlink("gone", at); });
+     },
+     "missing_shard", {"index.json", "shard model-00001-of-00002.safetensors", "a link to none"}},
+    {"scale_that_the_index_leaves_out", kV4,
+     [](EditableModel& m) {
+       m.add({"layers.0.ffn.experts.0.w1.weight_scale_2", DType::f32, {}, std::vector<std::byte>(4)});
+     },
+     "unused_scale", {"layers.0.ffn.experts.0.w1.weight_scale_2", "model-00001-of-00003.safetensors"}},
+    {"index_names_nothing", kBlock, [](EditableModel& m) { m.in_index(kShardEntry, "null"); },
+     "config_wrong_type", {"weight_map", "the name of a shard"}},
     {"index_names_a_tensor_that_no_shard_holds", kBlock,
      [](EditableModel& m) {
        m.in_index("\"weight_map\": {", "\"weight_map\": {\"ghost\": " + std::string(kShardEntry) + ",");

@@ -39,6 +39,7 @@ void expect_refused(const Corruption& corruption, std::set<std::string>& message
     EXPECT_EQ(error.info().code, corruption.code) << message;
     EXPECT_EQ(reached, corruption.step) << "found too early or too late: " << message;
     EXPECT_FALSE(error.info().file.empty()) << "which file? " << message;
+    EXPECT_FALSE(error.info().todo.empty()) << "and now? " << message;
     for (const char* part : corruption.says)
       EXPECT_NE(message.find(part), message.npos) << part << " in: " << message;
     EXPECT_TRUE(messages.insert(message).second) << "said twice: " << message;

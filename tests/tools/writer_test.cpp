@@ -95,7 +95,7 @@ LayerSpec small_layer() {
 
 TEST_F(Writer, LayerInputTakesPlainNamesAsInputs) {
   const std::vector<float> hidden = {1, 2}, weights = {0.25f, 0.75f}, logits = {1, 2, 3};
-  const std::vector<std::int64_t> ids = {2, 1LL << 40};
+  const std::vector<std::int64_t> ids = {2, -1}, beyond = {2, 1LL << 40};
   std::vector<NamedTensor> tensors = {tensor_of<float>("hidden", DType::f32, {1, 2}, hidden),
                                       tensor_of<float>("router_logits", DType::f32, {1, 3}, logits)};
   write_safetensors(path_, tensors);
@@ -111,8 +111,12 @@ TEST_F(Writer, LayerInputTakesPlainNamesAsInputs) {
   write_safetensors(path_, tensors);
   input = read_layer_input(TensorFile::open(path_), 7, small_layer());
   EXPECT_EQ(input.routed_by(), "topk_ids");
-  EXPECT_EQ(input.topk_ids, (std::vector<std::int32_t>{2, -1})) << "an id beyond 32 bits names no expert";
+  EXPECT_EQ(input.topk_ids, (std::vector<std::int32_t>{2, -1}));
   EXPECT_EQ(input.routing().top_k, 2);
+
+  tensors[2] = tensor_of<std::int64_t>("topk_ids", DType::i64, {1, 2}, beyond);
+  write_safetensors(path_, tensors);
+  EXPECT_THROW(read_layer_input(TensorFile::open(path_), 7, small_layer()), Error) << "no such expert";
 }
 
 TEST_F(Writer, NumberedNamesAreResultsButForHiddenAndIds) {
