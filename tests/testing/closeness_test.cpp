@@ -12,6 +12,7 @@
 
 #include "activation/activation.h"
 #include "format/bf16.h"
+#include "format/f16.h"
 #include "format/formats.h"
 #include "format/scales.h"
 #include "testing/drawn_layer.h"
@@ -115,7 +116,12 @@ TEST_F(ClosenessTest, AcceptsHonestRecomputations) {
   EXPECT_GT(half.rms_units, 0.05);
 }
 
+/// The 11 bits of f16 and of tensor cores' TF32.
+float to_eleven_bits(float value) { return format::f16_to_float(format::float_to_f16(value)); }
+
 TEST_F(ClosenessTest, ACoarserPathIsRejectedAtAFinerUnit) {
+  const Closeness eleven = judge(recompute(spec_, weights_, call_, to_eleven_bits), kFloat32Unit);
+  EXPECT_FALSE(eleven.ok()) << eleven.str();
   EXPECT_FALSE(judge(recompute(spec_, weights_, call_, to_bf16), kFloat32Unit).ok());
 }
 

@@ -12,29 +12,30 @@
 namespace sluice::reference {
 namespace {
 
-/// A sum and the sum of the absolute values of its terms.
+/// A sum, the sum of the absolute values of its terms, and the sum of squares of what its terms may be off
+/// by.
 struct Sum {
-  double value = 0, magnitude = 0;
+  double value = 0, magnitude = 0, spread2 = 0;
 };
 
 struct Scratch {
   double* x;      // [hidden] the expert's input
   double* row;    // [max(hidden, intermediate)] one row of weights
   double* mid;    // [intermediate] after the activation
-  double* reach;  // [intermediate] the magnitude behind mid
+  double* reach;  // [intermediate] how far mid moves with the roundings of gate and up
 };
 
-/// matrix[row] . x + bias[row]. `x_magnitude` is what stands behind each x; |x| itself when x came without
-/// error.
+/// matrix[row] . x + bias[row]. `reach` says what each x may be off by; null where x came without error.
 Sum product(const WeightMatrix& matrix, const VectorView& bias, std::int64_t row, const double* x,
-            const double* x_magnitude, double* decoded) {
+            const double* reach, double* decoded) {
   decode_row(matrix, row, decoded);
   Sum sum;
   if (bias) sum.value = format::read_number(bias.dtype, bias.data + row * bias.stride);
   sum.magnitude = std::abs(sum.value);
   for (std::int64_t k = 0; k < matrix.cols; ++k) {
     sum.value += decoded[k] * x[k];
-    sum.magnitude += std::abs(decoded[k]) * (x_magnitude ? x_magnitude[k] : std::abs(x[k]));
+    sum.magnitude += std::abs(decoded[k] * x[k]);
+    if (reach) sum.spread2 += decoded[k] * reach[k] * decoded[k] * reach[k];
   }
   return sum;
 }
@@ -43,17 +44,17 @@ double activate(const ExpertsSpec& spec, double gate, double up) {
   return Activations::visit(spec.activation, [&]<class A>() { return A::apply(gate, up, spec.params); });
 }
 
-/// The magnitude behind mid: how far the activation moves when gate and up move by a part in 4096 of theirs,
-/// times 4096. A difference rather than a derivative, because a clamp has none at its limit. What is infinite
-/// has not been rounded and moves nothing.
-double reach(const ExpertsSpec& spec, const Sum& gate, const Sum& up) {
+/// How far the activation moves when gate and up move by a part in 4096 of their magnitude, times 4096. A
+/// difference rather than a derivative, because a clamp has none at its limit. What is infinite has not been
+/// rounded and moves nothing.
+double reach_of(const ExpertsSpec& spec, const Sum& gate, const Sum& up) {
   constexpr double kPart = 1.0 / 4096;
   const double mid = activate(spec, gate.value, up.value);
   const auto moved = [&](double dgate, double dup) {
     if (!std::isfinite(dgate) || !std::isfinite(dup)) return 0.0;
     return std::abs(activate(spec, gate.value + kPart * dgate, up.value + kPart * dup) - mid) / kPart;
   };
-  return std::abs(mid) + std::max(moved(gate.magnitude, 0), moved(-gate.magnitude, 0)) +
+  return std::max(moved(gate.magnitude, 0), moved(-gate.magnitude, 0)) +
          std::max(moved(0, up.magnitude), moved(0, -up.magnitude));
 }
 
@@ -69,7 +70,7 @@ void middle(const ExpertsSpec& spec, const ExpertWeights& expert, const Scratch&
     observed->values += 1;
     observed->gate_over_limit += gate.value > spec.params.limit;
     observed->up_over_limit += std::abs(up.value) > spec.params.limit;
-    if (!observed->magnitude.empty()) scratch.reach[i] = reach(spec, gate, up);
+    if (!observed->magnitude.empty()) scratch.reach[i] = reach_of(spec, gate, up);
   }
 }
 
@@ -103,7 +104,8 @@ void compute(const Experts& experts, const Token& token, double* y, std::span<do
           product(expert.down, expert.down_bias, o, mid, want_magnitude ? parts.reach : nullptr, row);
       y[o] += on_output * sum.value;
       if (want_magnitude)
-        observed->magnitude[static_cast<std::size_t>(o)] += std::abs(on_output) * sum.magnitude;
+        observed->magnitude[static_cast<std::size_t>(o)] +=
+            std::abs(on_output) * (sum.magnitude + std::sqrt(sum.spread2));
     }
   }
 }

@@ -32,9 +32,9 @@ struct Token {
 
 /// What a comparison wants to know beside the result.
 struct Observed {
-  /// [hidden] The sum of absolute products behind each output element: how large the numbers were whose
-  /// rounding errors it carries. An error of the gate counts by what it moves the activation. Empty: not
-  /// wanted.
+  /// [hidden] How large the numbers behind each output element were, whose roundings it carries: the absolute
+  /// products of its own sum, and what gate and up move it by when each is off by its own magnitude. The
+  /// latter are independent of each other and add up as squares. Empty: not wanted.
   std::span<double> magnitude = {};
   std::int64_t values = 0;           // activations computed
   std::int64_t gate_over_limit = 0;  // of which gate > limit
