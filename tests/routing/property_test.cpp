@@ -49,7 +49,8 @@ std::vector<int> ranked(const std::vector<double>& scores) {
   return order;
 }
 
-bool group_is_kept(const RouterSpec& spec, const std::vector<double>& selection, int expert) {
+/// Which groups' experts may be selected.
+std::vector<bool> kept_groups(const RouterSpec& spec, const std::vector<double>& selection) {
   const int size = spec.experts / spec.groups;
   std::vector<double> group_scores;
   for (int g = 0; g < spec.groups; ++g) {
@@ -58,19 +59,23 @@ bool group_is_kept(const RouterSpec& spec, const std::vector<double>& selection,
     const bool two = spec.group_score == GroupScore::two_best && size > 1;
     group_scores.push_back(members[0] + (two ? members[1] : 0));
   }
+  std::vector<bool> kept(static_cast<std::size_t>(spec.groups));
   const std::vector<int> order = ranked(group_scores);
-  return std::find(order.begin(), order.begin() + spec.groups_kept, expert / size) !=
-         order.begin() + spec.groups_kept;
+  for (int i = 0; i < spec.groups_kept; ++i)
+    kept[static_cast<std::size_t>(order[static_cast<std::size_t>(i)])] = true;
+  return kept;
 }
 
 Expected define(const RouterSpec& spec, const std::vector<double>& logits, const std::vector<float>& bias) {
   const std::vector<double> scores = scores_of(spec.score.str(), logits);
   std::vector<double> selection = scores;
   for (std::size_t e = 0; e < bias.size(); ++e) selection[e] += bias[e];
+  const std::vector<bool> kept = kept_groups(spec, selection);
   Expected want;
-  for (const int e : ranked(selection))
-    if (group_is_kept(spec, selection, e) && static_cast<int>(want.ids.size()) < spec.top_k)
-      want.ids.push_back(e);
+  for (const int e : ranked(selection)) {
+    const auto group = static_cast<std::size_t>(e / (spec.experts / spec.groups));
+    if (kept[group] && static_cast<int>(want.ids.size()) < spec.top_k) want.ids.push_back(e);
+  }
   for (const int e : want.ids) want.weights.push_back(scores[static_cast<std::size_t>(e)]);
   if (spec.score.str() == "softmax_selected") want.weights = softmax(want.weights);
   if (spec.score.str() == "sigmoid_selected") want.weights = scores_of("sigmoid", want.weights);
