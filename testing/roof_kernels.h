@@ -13,7 +13,7 @@ namespace sluice::testing {
 /// Reads every byte; returns something that depends on all of them. `bytes` is a multiple of 256.
 using ReadAll = std::uint64_t (*)(const std::byte* data, std::size_t bytes);
 
-/// `rounds` times kFmaLanes independent multiply-adds in registers; returns something that depends on them.
+/// `rounds` times `lanes` independent multiply-adds in registers; returns something that depends on them.
 using MultiplyAdd = float (*)(int rounds);
 
 struct RoofKernels {

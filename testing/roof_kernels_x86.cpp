@@ -10,8 +10,9 @@ namespace {
 // Twelve chains: two multiply-adds a cycle, each four cycles long, need eight; the registers hold sixteen.
 constexpr int kChains = 12;
 
-// Reads walk four streams at once, a quarter of the range apart: measured 10 % faster than one, which leaves
-// part of the prefetchers idle (docs: cpu-kernels 3.1).
+// Reads walk four streams at once, a quarter of the range apart. One core of an EPYC of the third generation
+// (2026-11, huge pages, best of 170 windows of 4 MB) reads 24 GB/s in one stream, 30 in two to eight, and 19
+// with software prefetch.
 constexpr std::size_t kStreams = 4;
 
 __attribute__((target("avx2"))) std::uint64_t read_avx2(const std::byte* data, std::size_t bytes) {
