@@ -28,7 +28,8 @@ void promise(bool holds, const char* what) {
   if (!holds) throw std::logic_error(what);
 }
 
-/// Removes the file first: file systems flush one that is cut to nothing and written again, which takes milliseconds.
+/// Removes the file first: file systems flush one that is cut to nothing and written again, which takes
+/// milliseconds.
 void write(const fs::path& path, std::string_view text) {
   fs::remove(path);
   std::ofstream(path, std::ios::binary).write(text.data(), static_cast<std::streamsize>(text.size()));
