@@ -162,20 +162,29 @@ void first_unit(const Call& call, const Group& group, int unit, int position, in
   }
 }
 
+/// Calls chunk(position, count) for positions [first, last) in chunks of about equal size.
+template <class Chunk>
+void for_chunks(const Group& group, Chunk chunk) {
+  const int count = group.last - group.first, chunks = (count + kTokenChunk - 1) / kTokenChunk;
+  const int step = (count + chunks - 1) / chunks;
+  for (int p = group.first; p < group.last; p += step) chunk(p, std::min(step, group.last - p));
+}
+
 void first_product(const Call& call, const Group& group, int unit, int worker) {
   float* scratch = call.work.scratch + worker * call.work.scratch_stride;
-  for (int p = group.first; p < group.last; p += kTokenChunk)
-    first_unit(call, group, unit, p, std::min(kTokenChunk, group.last - p), scratch);
+  for_chunks(group,
+             [&](int position, int count) { first_unit(call, group, unit, position, count, scratch); });
 }
 
 void second_product(const Call& call, const Group& group, int unit, int /*worker*/) {
   const Workspace& work = call.work;
-  for (int p = group.first; p < group.last; p += kTokenChunk)
+  for_chunks(group, [&](int position, int count) {
     multiply(call, call.layout().down, group.expert, unit,
-             {work.mid + p * work.mid_stride, work.mid_stride, std::min(kTokenChunk, group.last - p)},
+             {work.mid + position * work.mid_stride, work.mid_stride, count},
              {.gate = nullptr,
-              .out = work.out + p * work.out_stride + unit * call.layout().unit_rows(),
+              .out = work.out + position * work.out_stride + unit * call.layout().unit_rows(),
               .stride = work.out_stride});
+  });
 }
 
 /// Units an expert is cut into, and the bytes of one.

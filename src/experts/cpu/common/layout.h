@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How packed weights lie in memory: the contract between the packer (common/pack.cpp) and the kernels
+// How packed weights lie in memory: the contract between the packer (common/pack_pairs.cpp) and the kernels
 // (common/multiply.h). Everything here is a number; both sides compute their addresses from it.
 //
 // Rows are packed in blocks of `lanes` (a vector of float32): lane = row, so a kernel never sums across a
@@ -29,7 +29,7 @@ inline constexpr int kChain = 16;
 
 /// How the codes of a group lie. k counts the columns of a group, r the rows of a block.
 enum class Codes : std::uint8_t {
-  fp4,   // dwords, 8 columns a row: see fp4_dword in pack.cpp
+  fp4,   // dwords, 8 columns a row: see put_fp4 in pack_pairs.cpp
   e4m3,  // byte k * lanes + r
   f16,   // half k * lanes + r
   bf16,  // dword (k / 2) * lanes + r holds the columns k (low half) and k + 1
