@@ -10,12 +10,13 @@
 namespace sluice::cpu {
 namespace {
 
-/// Of the peak that many tokens reach, and of the bandwidth: measured with AVX2 on an EPYC Milan.
-constexpr double kShareOfPeak = 0.8;
+/// Of the peak that products of many tokens reach, and of the bandwidth that one token's reach (EPYC Milan
+/// and Zen 5).
+constexpr double kShareOfPeak = 0.7;
 constexpr double kShareOfBandwidth = 0.85;
-/// Decoding a weight takes the time of so many floating-point operations: with the share above 38 GFLOP/s a
-/// core at one token (measured 37), 63 at four (62), where the peak is 102.
-constexpr double kDecodeFlops = 2.3;
+/// Decoding a weight takes the time of about this many floating-point operations (AVX2, 4 bits: 2.4
+/// instructions for 8 weights, on ports that multiply-adds share).
+constexpr double kDecodeFlops = 4;
 /// What does not overlap of the shorter of memory and arithmetic.
 constexpr double kUnhidden = 1.0 / 8;
 /// Four parallel loops and the grouping.
