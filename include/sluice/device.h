@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the library must know about a machine in order to choose. Facts are an argument: a laptop can explain what
-// an H200 would run, and a test can invent a card.
+// What the library must know about a machine in order to choose. Facts are an argument: a laptop can explain
+// what an H200 would run, and a test can invent a card.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,11 @@ using Instructions = NameSet<struct InstructionTag>;
 
 struct DeviceFacts {
   DeviceKind kind;
-  std::string name;            // for people: "AMD EPYC 7763", "H200"
+  std::string name;  // for people: "AMD EPYC 7763", "H200"
   Instructions has = {};
-  int cores = 1;               // CPU threads this process may use, or streaming multiprocessors
-  double read_gbps = 0;        // memory read bandwidth, 1e9 bytes a second
-  double peak_gflops = 0;      // multiply-adds counted twice, in the widest exact arithmetic the device has
+  int cores = 1;           // CPU threads this process may use, or streaming multiprocessors
+  double read_gbps = 0;    // memory read bandwidth, 1e9 bytes a second
+  double peak_gflops = 0;  // multiply-adds counted twice, in the widest exact arithmetic the device has
   std::int64_t memory_bytes = 0;
 };
 

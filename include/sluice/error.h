@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the library throws. One class; the kind decides the exit code of the command line and the exception type
-// of a binding, the text decides whether a user can help himself.
+// What the library throws. One class; the kind decides the exit code of the command line and the exception
+// type of a binding, the text decides whether a user can help himself.
 #pragma once
 
 #include <stdexcept>
@@ -17,8 +17,8 @@ enum class ErrorKind {
   io,                // the file system said no
 };
 
-/// Everything a user needs: what is wrong, where, why, and what to do about it. A field that does not apply is
-/// empty. `code` is a stable identifier in snake_case that scripts may test.
+/// Everything a user needs: what is wrong, where, why, and what to do about it. A field that does not apply
+/// is empty. `code` is a stable identifier in snake_case that scripts may test.
 struct ErrorInfo {
   std::string code;
   std::string what;

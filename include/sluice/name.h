@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Names out of a closed list, and sets of them.
 //
-// A Name is the public half of a list: it can be parsed, printed and compared, and says nothing about the code
-// behind it. The private half (src/core/choice.h) maps it to a type. The list itself stands in one place only.
+// A Name is the public half of a list: it can be parsed, printed and compared, and says nothing about the
+// code behind it. The private half (src/core/choice.h) maps it to a type. The list itself stands in one place
+// only.
 #pragma once
 
 #include <bit>
@@ -46,7 +47,8 @@ class NameSet {
 
   static NameSet all() {
     NameSet set;
-    for (std::size_t i = 0; i < Name<Tag>::all().size(); ++i) set.add(Name<Tag>(static_cast<std::uint8_t>(i)));
+    for (std::size_t i = 0; i < Name<Tag>::all().size(); ++i)
+      set.add(Name<Tag>(static_cast<std::uint8_t>(i)));
     return set;
   }
 

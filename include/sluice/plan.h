@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which backend runs a layer, and why the others do not. The choice is the first verdict of a list that covers
-// every backend; terminal text, JSON and exception messages all read that list.
+// Which backend runs a layer, and why the others do not. The choice is the first verdict of a list that
+// covers every backend; terminal text, JSON and exception messages all read that list.
 #pragma once
 
 #include <string>
@@ -45,7 +45,7 @@ struct Verdict {
 
 struct Plan {
   Request request;
-  std::string chosen = {};             // empty when nothing fits
+  std::string chosen = {};  // empty when nothing fits
   /// The chosen one, then those that fit by cost; then the one asked for by name, then by number of misses.
   std::vector<Verdict> verdicts = {};
 };

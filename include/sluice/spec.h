@@ -78,7 +78,8 @@ struct LayerSpec {
   std::optional<SharedSpec> shared = {};
 };
 
-/// Scales of a quantised matrix: element (i, j) at `data + i * row_stride + j * col_stride` bytes. Scales multiply.
+/// Scales of a quantised matrix: element (i, j) at `data + i * row_stride + j * col_stride` bytes. Scales
+/// multiply.
 struct ScalesView {
   const std::byte* data = nullptr;
   DType dtype = DType::f32;
@@ -86,10 +87,10 @@ struct ScalesView {
   std::ptrdiff_t col_stride = 0;
 };
 
-/// A canonical view of one weight matrix, [rows = outputs, cols = inputs]. Element (r, c) of a format of whole
-/// bytes is at `codes + r * row_stride + c * col_stride`; a 4-bit format is dense along c, the even column in the
-/// low nibble of byte c / 2. Quirks of files (interleaved rows, transposes, dividing scales) have been turned into
-/// strides and numbers before a matrix looks like this.
+/// A canonical view of one weight matrix, [rows = outputs, cols = inputs]. Element (r, c) of a format of
+/// whole bytes is at `codes + r * row_stride + c * col_stride`; a 4-bit format is dense along c, the even
+/// column in the low nibble of byte c / 2. Quirks of files (interleaved rows, transposes, dividing scales)
+/// have been turned into strides and numbers before a matrix looks like this.
 struct WeightMatrix {
   Format format;
   std::int64_t rows = 0;
@@ -110,8 +111,8 @@ struct ExpertWeights {
   VectorView down_bias = {};         // [hidden]
 };
 
-/// The router's own numbers. `weight` is [experts, hidden] in a plain format; the rest is empty where the spec has
-/// none. `table` holds [vocabulary, top_k] expert ids.
+/// The router's own numbers. `weight` is [experts, hidden] in a plain format; the rest is empty where the
+/// spec has none. `table` holds [vocabulary, top_k] expert ids.
 struct RouterWeights {
   std::optional<WeightMatrix> weight = {};
   VectorView bias = {};
@@ -128,8 +129,9 @@ struct LayerWeights {
   std::shared_ptr<const void> owner = {};
 };
 
-/// Throws invalid_argument unless the numbers of a spec make sense together: positive sizes, top_k within experts,
-/// a gate exactly when the activation has one, no parameter that the activation does not read, no NaN limit.
+/// Throws invalid_argument unless the numbers of a spec make sense together: positive sizes, top_k within
+/// experts, a gate exactly when the activation has one, no parameter that the activation does not read, no
+/// NaN limit.
 void validate(const LayerSpec& spec);
 
 /// Throws invalid_argument unless the views have the shapes, formats and biases that the spec promises.

@@ -13,8 +13,10 @@ namespace sluice {
 
 /// Element types of files and of the forward call, spelled as safetensors spells them.
 enum class DType : std::uint8_t {
+  // clang-format off
   boolean, u8, i8, f8_e5m2, f8_e4m3, f8_e8m0, f8_e4m3fnuz, f8_e5m2fnuz, f6_e2m3, f6_e3m2, f4,
   i16, u16, f16, bf16, i32, u32, f32, c64, f64, i64, u64,
+  // clang-format on
 };
 
 /// "BF16", "F8_E4M3", ...

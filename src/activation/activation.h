@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every activation, once. The reference calls apply<double>, the kernels apply<float>; nobody has a second copy.
+// Every activation, once. The reference calls apply<double>, the kernels apply<float>; nobody has a second
+// copy.
 //
 // Comparisons are written so that NaN stays NaN: fmin and fmax would turn a NaN into the limit.
 #pragma once
@@ -41,8 +42,8 @@ SLUICE_HD Real silu(Real x, Real slope) {
   return y != y && x == x ? Real(0) : y;
 }
 
-/// Clamps first: gate from above, up on both sides. With slope 1.702 and shift 1 it is gpt-oss, with 1 and 0 it is
-/// DeepSeek-V4, without a limit it is plain SwiGLU.
+/// Clamps first: gate from above, up on both sides. With slope 1.702 and shift 1 it is gpt-oss, with 1 and 0
+/// it is DeepSeek-V4, without a limit it is plain SwiGLU.
 struct Silu {
   static constexpr std::string_view name = "silu";
   static constexpr bool gated = true;
@@ -53,7 +54,8 @@ struct Silu {
   }
 };
 
-/// Clamps after the SiLU (Step-3.5, Ling-3.0). Not the above: for gate 8, limit 7 this gives 7, that gives 6.9936.
+/// Clamps after the SiLU (Step-3.5, Ling-3.0). Not the above: for gate 8, limit 7 this gives 7, that
+/// gives 6.9936.
 struct SiluThenClamp {
   static constexpr std::string_view name = "silu_then_clamp";
   static constexpr bool gated = true;
@@ -106,7 +108,7 @@ struct Relu2 {
 
 namespace sluice {
 
-using Activations = List<struct ActivationTag, activation::Silu, activation::SiluThenClamp, activation::GeluTanh,
-                         activation::GeluErf, activation::Relu2>;
+using Activations = List<struct ActivationTag, activation::Silu, activation::SiluThenClamp,
+                         activation::GeluTanh, activation::GeluErf, activation::Relu2>;
 
 }  // namespace sluice

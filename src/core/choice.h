@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The private half of a Name: a closed set is a list of types, and names, parsing, sets and static dispatch follow
-// from it. Adding an entry edits the list and nothing else; there is no enum, string table or switch to keep in step.
+// The private half of a Name: a closed set is a list of types, and names, parsing, sets and static dispatch
+// follow from it. Adding an entry edits the list and nothing else; there is no enum, string table or switch
+// to keep in step.
 #pragma once
 
 #include <array>
@@ -38,8 +39,8 @@ struct List {
 
   static constexpr NameSet<Tag> everything() { return set<Types...>(); }
 
-  /// Calls `f.template operator()<T>()` for the type that `name` stands for and returns what it returns. The first
-  /// type's return type is everybody's.
+  /// Calls `f.template operator()<T>()` for the type that `name` stands for and returns what it returns. The
+  /// first type's return type is everybody's.
   template <class F>
   static constexpr decltype(auto) visit(Name<Tag> name, F&& f) {
     return visit_from<Types...>(name.index(), f);

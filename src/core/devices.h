@@ -9,6 +9,7 @@
 
 namespace sluice {
 
+// clang-format off
 namespace device {
 struct Cpu { static constexpr std::string_view name = "cpu"; };
 struct Cuda { static constexpr std::string_view name = "cuda"; };
@@ -36,6 +37,7 @@ struct Wgmma { static constexpr std::string_view name = "wgmma"; };             
 struct MmaBlockFp4 { static constexpr std::string_view name = "mma_block_fp4"; };  // SM100, SM120
 struct Tcgen05 { static constexpr std::string_view name = "tcgen05"; };         // SM100
 }  // namespace instruction
+// clang-format on
 
 using DeviceKinds = List<struct DeviceKindTag, device::Cpu, device::Cuda>;
 
@@ -43,7 +45,7 @@ using InstructionList =
     List<struct InstructionTag, instruction::Avx2, instruction::Fma, instruction::F16c, instruction::Avx512f,
          instruction::Avx512bw, instruction::Avx512dq, instruction::Avx512vl, instruction::Avx512vbmi,
          instruction::Avx512vnni, instruction::Avx512bf16, instruction::AmxBf16, instruction::AmxInt8,
-         instruction::CpAsync, instruction::MmaBf16, instruction::MmaFp8, instruction::Tma, instruction::Wgmma,
-         instruction::MmaBlockFp4, instruction::Tcgen05>;
+         instruction::CpAsync, instruction::MmaBf16, instruction::MmaFp8, instruction::Tma,
+         instruction::Wgmma, instruction::MmaBlockFp4, instruction::Tcgen05>;
 
 }  // namespace sluice

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Marks the arithmetic that both sides of the bus run, so that CI without a GPU tests the very function a kernel calls.
+// Marks the arithmetic that both sides of the bus run, so that CI without a GPU tests the very function a
+// kernel calls.
 #pragma once
 
 #ifdef __CUDACC__

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a backend is: a capability as data, a packing, and kernels that read it. This is all that the rest of the
-// engine ever learns of a backend.
+// What a backend is: a capability as data, a packing, and kernels that read it. This is all that the rest of
+// the engine ever learns of a backend.
 #pragma once
 
 #include <cstddef>
@@ -22,6 +22,7 @@ namespace sluice {
 
 /// What a layer may ask for beyond shape, format and activation. A feature that a backend has not declared is
 /// refused, so a new one is refused by every backend that predates it.
+// clang-format off
 namespace feature {
 struct GateUpBias { static constexpr std::string_view name = "gate_up_bias"; };
 struct DownBias { static constexpr std::string_view name = "down_bias"; };
@@ -33,12 +34,13 @@ struct WeightOnInput { static constexpr std::string_view name = "weight_on_input
 struct SharedExpert { static constexpr std::string_view name = "shared_expert"; };
 struct MixedFormats { static constexpr std::string_view name = "mixed_formats"; };  // gate, up and down differ
 }  // namespace feature
+// clang-format on
 
 using Feature = Name<struct FeatureTag>;
 using FeatureSet = NameSet<struct FeatureTag>;
-using Features = List<struct FeatureTag, feature::GateUpBias, feature::DownBias, feature::Limit, feature::Slope,
-                      feature::Shift, feature::ExpertMap, feature::WeightOnInput, feature::SharedExpert,
-                      feature::MixedFormats>;
+using Features = List<struct FeatureTag, feature::GateUpBias, feature::DownBias, feature::Limit,
+                      feature::Slope, feature::Shift, feature::ExpertMap, feature::WeightOnInput,
+                      feature::SharedExpert, feature::MixedFormats>;
 
 /// What a set of experts asks for.
 FeatureSet needs(const ExpertsSpec& spec);
@@ -61,7 +63,8 @@ struct Backend;
 /// Weights in one backend's layout. Each backend derives its own; `backend` tells whose it is.
 class PackedExperts {
  public:
-  PackedExperts(const Backend& packed_by, const ExpertsSpec& packed_spec) : backend(packed_by), spec(packed_spec) {}
+  PackedExperts(const Backend& packed_by, const ExpertsSpec& packed_spec)
+      : backend(packed_by), spec(packed_spec) {}
   virtual ~PackedExperts() = default;
   virtual std::int64_t bytes() const = 0;
 
@@ -69,8 +72,8 @@ class PackedExperts {
   const ExpertsSpec spec;
 };
 
-/// What packing reads. `experts` are the local ones, already validated against `spec`. `owner` keeps views alive
-/// for a backend that reads them in place.
+/// What packing reads. `experts` are the local ones, already validated against `spec`. `owner` keeps views
+/// alive for a backend that reads them in place.
 struct PackInput {
   const ExpertsSpec& spec;
   std::span<const ExpertWeights> experts;
@@ -81,11 +84,11 @@ struct PackInput {
 
 /// One call on packed weights. Everything has been validated; a kernel neither throws nor allocates.
 struct Forward {
-  RowsView input;                              // [tokens, hidden]
-  Routing routing;                             // global ids; -1 and out-of-range contribute nothing
-  std::span<const std::int32_t> expert_map;    // [experts] -> local or -1; empty: identity
-  float* output = nullptr;                     // [tokens, hidden]; every element is written
-  std::span<std::byte> workspace;              // at least workspace_bytes for these tokens, 64-byte aligned
+  RowsView input;                            // [tokens, hidden]
+  Routing routing;                           // global ids; -1 and out-of-range contribute nothing
+  std::span<const std::int32_t> expert_map;  // [experts] -> local or -1; empty: identity
+  float* output = nullptr;                   // [tokens, hidden]; every element is written
+  std::span<std::byte> workspace;            // at least workspace_bytes for these tokens, 64-byte aligned
   Executor* executor = nullptr;
 };
 
