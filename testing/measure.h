@@ -43,8 +43,10 @@ struct Budget {
 Times time_calls(const Budget& budget, const std::function<void()>& prepare,
                  const std::function<void()>& call);
 
-/// What this machine reads and computes at most, as the windows of the fastest tenth show it: the best single
-/// window may be luck, the median is what neighbours leave.
+/// What this machine reads and computes in the same seconds: medians of windows that take turns with the
+/// layer's, because its time is a median too. Neighbours that slow down one slow down the other; comparing a
+/// median with the best of the other would measure the neighbours. `read` and `compute` have the best
+/// windows.
 struct Roof {
   double read_gbps = 0;  // 1e9 bytes a second, in random slices of an expert's size
   double gflops = 0;     // float32, multiply-adds counted twice, in registers

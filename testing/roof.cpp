@@ -142,8 +142,8 @@ Roof RoofMeter::roof() const {
   Roof roof{.read = summarise(state_->read_us), .compute = summarise(state_->compute_us)};
   if (roof.read.windows == 0) return roof;
   const double flops = 2.0 * state_->kernels.lanes * state_->rounds * 4 * state_->executor.workers();
-  roof.read_gbps = static_cast<double>(state_->window_bytes) / roof.read.p10_us * 1e-3;
-  roof.gflops = flops / roof.compute.p10_us * 1e-3;
+  roof.read_gbps = static_cast<double>(state_->window_bytes) / roof.read.median_us * 1e-3;
+  roof.gflops = flops / roof.compute.median_us * 1e-3;
   return roof;
 }
 

@@ -21,7 +21,7 @@ namespace {
 /// Weights a task reads at least: a shorter walk spends its time on getting the prefetchers going.
 constexpr std::size_t kLeastTaskBytes = std::size_t{16} << 10;
 /// And at most, so that the last task to finish is not waited for.
-constexpr std::size_t kMostTaskBytes = std::size_t{128} << 10;
+constexpr std::size_t kMostTaskBytes = std::size_t{512} << 10;
 /// Columns of the output that a combining task writes.
 constexpr int kCombineColumns = 1024;
 
