@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The same bits, whatever a token shares its call with, whoever runs it, and on vectors of any width.
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "tests/cpu/subject.h"
 
@@ -41,6 +43,23 @@ TEST_P(CpuInvariance, OfTheBatch) {
             same_bits(run(*packed, one_token(spec, call, t), *team_), together.data() + t * spec.hidden))
             << format.str() << ", token " << t << " of " << tokens;
     }
+  }
+}
+
+TEST_P(CpuInvariance, OfANeighbourThatIsNotFinite) {
+  // A NaN has no digits (digits.h): its token takes another kernel, and only its token.
+  for (const char* name : {"mxfp4", "nvfp4", "fp8_block128"}) {
+    ExpertsSpec spec = rounding_spec(format_named(name));
+    spec.experts = spec.local_experts = spec.top_k = 1;  // all tokens are in one tile
+    const auto packed = pack(subject(), draw_layer(spec, Numbers::normal, 1), *team_);
+    DrawnCall call = draw_call(spec, 5, Numbers::normal, 2);
+    call.set(spec, 2, 7, std::numeric_limits<float>::quiet_NaN());
+    const std::vector<float> together = run(*packed, call, *team_);
+    for (int t : {0, 1, 3, 4})
+      EXPECT_TRUE(
+          same_bits(run(*packed, one_token(spec, call, t), *team_), together.data() + t * spec.hidden))
+          << name << ", token " << t;
+    EXPECT_TRUE(std::isnan(together[2 * spec.hidden]));
   }
 }
 

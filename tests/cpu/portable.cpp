@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 
 #include "core/bits.h"
 #include "experts/cpu/common/forward.h"
@@ -52,6 +53,71 @@ struct Vector {
     return each<float, N>([&](int i) { return std::fma(a[i], b[i], c[i]); });
   }
 
+  static constexpr int kDigitTile = 2;
+  template <class From>
+  static Dwords each_byte(const Dwords& v, From from) {
+    return each<std::uint32_t, N>([&](int i) {
+      std::uint32_t out = 0;
+      for (int b = 0; b < 32; b += 8) out |= static_cast<std::uint32_t>(from(v[i] >> b & 0xFFu) & 0xFFu) << b;
+      return out;
+    });
+  }
+  static std::int32_t word(std::uint32_t dword, int i) { return static_cast<std::int16_t>(dword >> 16 * i); }
+  static std::uint32_t words(std::int32_t low, std::int32_t high) {
+    return (static_cast<std::uint32_t>(low) & 0xFFFFu) | static_cast<std::uint32_t>(high) << 16;
+  }
+  static Dwords broadcast_dword(const std::int32_t* at) {
+    return each<std::uint32_t, N>([&](int) { return static_cast<std::uint32_t>(*at); });
+  }
+  static Dwords load_words(const std::int16_t* at) {
+    return load_dwords(reinterpret_cast<const std::byte*>(at));
+  }
+  static void store_words(std::int16_t* at, const Dwords& v) { std::memcpy(at, v.data(), sizeof v); }
+  static Dwords low_nibbles(const Dwords& v) {
+    return each_byte(v, [](std::uint32_t b) { return b & 0xFu; });
+  }
+  static Dwords high_nibbles(const Dwords& v) {
+    return each_byte(v, [](std::uint32_t b) { return b >> 4; });
+  }
+  static Dwords e2m1_codes(const Dwords& nibbles) {
+    return each_byte(nibbles,
+                     [](std::uint32_t b) { return static_cast<std::uint32_t>(12 + 2 * format::kE2m1[b]); });
+  }
+  static Dwords even_bytes(const Dwords& v) {
+    return each<std::uint32_t, N>([&](int i) { return v[i] & 0x00FF00FFu; });
+  }
+  static Dwords odd_bytes(const Dwords& v) {
+    return each<std::uint32_t, N>([&](int i) { return v[i] >> 8 & 0x00FF00FFu; });
+  }
+  static Dwords multiply_bytes(const Dwords& codes, const Dwords& x) {
+    return each<std::uint32_t, N>([&](int i) {
+      std::int32_t sum[2] = {};
+      for (int b = 0; b < 4; ++b)
+        sum[b / 2] += static_cast<std::uint8_t>(codes[i] >> 8 * b) * static_cast<std::int8_t>(x[i] >> 8 * b);
+      return words(sum[0], sum[1]);
+    });
+  }
+  static Dwords multiply_words(const Dwords& codes, const Dwords& x) {
+    return each<std::uint32_t, N>([&](int i) {
+      return static_cast<std::uint32_t>(word(codes[i], 0) * word(x[i], 0) +
+                                        word(codes[i], 1) * word(x[i], 1));
+    });
+  }
+  static Dwords add_words(const Dwords& a, const Dwords& b) {
+    return each<std::uint32_t, N>(
+        [&](int i) { return words(word(a[i], 0) + word(b[i], 0), word(a[i], 1) + word(b[i], 1)); });
+  }
+  static Dwords add_dwords(const Dwords& a, const Dwords& b) {
+    return each<std::uint32_t, N>([&](int i) { return a[i] + b[i]; });
+  }
+  static Dwords add_pairs(const Dwords& v) {
+    return each<std::uint32_t, N>(
+        [&](int i) { return static_cast<std::uint32_t>(word(v[i], 0) + word(v[i], 1)); });
+  }
+  static Reg to_float(const Dwords& v) {
+    return each<float, N>([&](int i) { return static_cast<float>(static_cast<std::int32_t>(v[i])); });
+  }
+
   static Reg load_f16(const std::byte* at) {
     return each<float, N>(
         [&](int i) { return format::f16_to_float(sluice::load<std::uint16_t>(at + 2 * i)); });
@@ -90,16 +156,6 @@ struct Vector {
   }
 };
 
-/// Which nibble of a block's line holds column k (of 8) of row r.
-struct Nibble {
-  int byte, shift;
-};
-template <int N>
-constexpr Nibble nibble(int row, int k) {
-  if (N == 16) return {row * 4 + k / 2, k % 2 * 4};
-  return {row / 4 * 16 + k % 4 / 2 * 8 + row % 4 * 2 + k % 2, k / 4 * 4};
-}
-
 template <int N>
 struct Fp4 {
   static constexpr int kStep = 8;
@@ -111,8 +167,7 @@ struct Fp4 {
       std::array<float, N> w[B];
       for (int b = 0; b < B; ++b)
         w[b] = each<float, N>([&](int row) {
-          const Nibble at = nibble<N>(row, k);
-          return format::kE2m1[std::to_integer<unsigned>(codes[b][4 * N * s + at.byte]) >> at.shift & 15u];
+          return format::kE2m1[sluice::load<std::uint32_t>(codes[b] + 4 * (N * s + row)) >> 4 * k & 15u];
         });
       use(kStep * s + k, w);
     }

@@ -3,6 +3,8 @@
 // kernel.h for what must therefore not appear here.
 #include <immintrin.h>
 
+#include <cstdint>
+
 #include "experts/cpu/avx2/table.h"
 #include "experts/cpu/common/multiply.h"
 
@@ -38,6 +40,46 @@ struct Vector {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
   }
 
+  // ---- integers (multiply_digits.h)
+
+  /// Keeps a sum where it is written: g++ 12 puts integer additions off until it has no register left for the
+  /// terms, and spills them (26 GFLOP/s and 55, a core).
+  static Dwords here(Dwords v) {
+    asm("" : "+x"(v));
+    return v;
+  }
+
+  /// Tokens that share a load of codes: 8 sums, 2 codes and 2 inputs in 16 registers.
+  static constexpr int kDigitTile = 2;
+
+  static Dwords broadcast_dword(const std::int32_t* at) {
+    return _mm256_castps_si256(_mm256_broadcast_ss(reinterpret_cast<const float*>(at)));
+  }
+  static Dwords load_words(const std::int16_t* at) {
+    return _mm256_load_si256(reinterpret_cast<const __m256i*>(at));
+  }
+  static void store_words(std::int16_t* at, Dwords v) {
+    _mm256_store_si256(reinterpret_cast<__m256i*>(at), v);
+  }
+  static Dwords low_nibbles(Dwords v) { return _mm256_and_si256(v, _mm256_set1_epi8(0x0F)); }
+  static Dwords high_nibbles(Dwords v) { return low_nibbles(_mm256_srli_epi16(v, 4)); }
+  /// 12 + twice the value.
+  static Dwords e2m1_codes(Dwords nibbles) {
+    return _mm256_shuffle_epi8(
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0)),
+        nibbles);
+  }
+  static Dwords even_bytes(Dwords v) { return _mm256_and_si256(v, _mm256_set1_epi16(0x00FF)); }
+  static Dwords odd_bytes(Dwords v) { return _mm256_srli_epi16(v, 8); }
+  /// Unsigned bytes of `codes` times signed ones of `x`, neighbours added.
+  static Dwords multiply_bytes(Dwords codes, Dwords x) { return _mm256_maddubs_epi16(codes, x); }
+  static Dwords multiply_words(Dwords codes, Dwords x) { return _mm256_madd_epi16(codes, x); }
+  static Dwords add_words(Dwords a, Dwords b) { return here(_mm256_add_epi16(a, b)); }
+  static Dwords add_dwords(Dwords a, Dwords b) { return here(_mm256_add_epi32(a, b)); }
+  /// Neighbouring words, as dwords.
+  static Dwords add_pairs(Dwords words) { return _mm256_madd_epi16(words, _mm256_set1_epi16(1)); }
+  static Reg to_float(Dwords v) { return _mm256_cvtepi32_ps(v); }
+
   static Reg load_f16(const std::byte* at) { return _mm256_cvtph_ps(load_16(at)); }
 
   /// The two bf16 of a dword.
@@ -66,44 +108,30 @@ struct Vector {
   }
 };
 
-/// 32 bytes hold 8 columns of 8 rows: the low nibbles the first four columns, the high nibbles the others.
-/// Within each 16 bytes (4 rows), row j has bytes 2j, 2j + 1, 8 + 2j and 9 + 2j, so that lane = row after the
-/// unpacking: 8 instructions for 32 values, and 1 or 2 to take the nibbles apart.
+/// 32 bytes hold 8 columns of 8 rows, a dword a row, nibble i column i. Only inputs that are not finite come
+/// this way (kernel.h), so this is short rather than fast.
 struct Fp4 {
-  static constexpr int kStep = 4;
+  static constexpr int kStep = 8;
   static constexpr float kUnit = 1;
 
   template <int B, class Use>
   [[gnu::always_inline]] static inline void step(const std::byte* const (&codes)[B], int s, Use&& use) {
-    __m256i low[B], high[B], pair[B];
-    __m256 w[B];
-    for (int b = 0; b < B; ++b) {
-      const __m256i both = Vector::load_dwords(codes[b] + s / 2 * 32);
-      const __m256i code =
-          _mm256_and_si256(s % 2 == 0 ? both : _mm256_srli_epi16(both, 4), _mm256_set1_epi8(0x0F));
-      low[b] = _mm256_shuffle_epi8(low_bytes(), code);
-      high[b] = _mm256_shuffle_epi8(high_bytes(), code);
+    __m256i line[B];
+    for (int b = 0; b < B; ++b) line[b] = Vector::load_dwords(codes[b] + 32 * s);
+#pragma GCC unroll 8
+    for (int i = 0; i < kStep; ++i) {
+      __m256 w[B];
+      for (int b = 0; b < B; ++b) w[b] = signed_value(line[b], 4 * i);
+      use(kStep * s + i, w);
     }
-    for (int b = 0; b < B; ++b) pair[b] = _mm256_unpacklo_epi8(low[b], high[b]);
-    for (int b = 0; b < B; ++b) w[b] = Vector::low_bf16(pair[b]);
-    use(4 * s, w);
-    for (int b = 0; b < B; ++b) w[b] = Vector::high_bf16(pair[b]);
-    use(4 * s + 1, w);
-    for (int b = 0; b < B; ++b) pair[b] = _mm256_unpackhi_epi8(low[b], high[b]);
-    for (int b = 0; b < B; ++b) w[b] = Vector::low_bf16(pair[b]);
-    use(4 * s + 2, w);
-    for (int b = 0; b < B; ++b) w[b] = Vector::high_bf16(pair[b]);
-    use(4 * s + 3, w);
   }
 
-  /// The two bytes of the bf16 that each e2m1 code stands for: 0, .5, 1, 1.5, 2, 3, 4, 6 and their negatives.
-  static __m256i high_bytes() {
-    return _mm256_broadcastsi128_si256(_mm_setr_epi8(0x00, 0x3F, 0x3F, 0x3F, 0x40, 0x40, 0x40, 0x40, -0x80,
-                                                     -0x41, -0x41, -0x41, -0x40, -0x40, -0x40, -0x40));
-  }
-  static __m256i low_bytes() {
-    return _mm256_broadcastsi128_si256(_mm_setr_epi8(0x00, 0x00, -0x80, -0x40, 0x00, 0x40, -0x80, -0x40, 0x00,
-                                                     0x00, -0x80, -0x40, 0x00, 0x40, -0x80, -0x40));
+  /// The look-up reads the low three bits of a dword; the fourth is the sign.
+  static __m256 signed_value(__m256i line, int shift) {
+    const __m256 magnitudes = _mm256_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f);
+    const __m256 value = _mm256_permutevar8x32_ps(magnitudes, _mm256_srli_epi32(line, shift));
+    const __m256 sign = _mm256_castsi256_ps(_mm256_slli_epi32(line, 28 - shift));
+    return _mm256_or_ps(value, _mm256_and_ps(sign, _mm256_set1_ps(-0.0f)));
   }
 };
 

@@ -3,6 +3,8 @@
 // see kernel.h for what must therefore not appear here.
 #include <immintrin.h>
 
+#include <cstdint>
+
 #include "experts/cpu/avx512/table.h"
 #include "experts/cpu/common/multiply.h"
 
@@ -36,6 +38,40 @@ struct Vector {
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
   }
   static Dwords load_dwords(const std::byte* at) { return _mm512_loadu_si512(at); }
+
+  // ---- integers (multiply_digits.h)
+
+  /// Keeps a sum where it is written: g++ 12 puts integer additions off until it has no register left for the
+  /// terms, and spills them.
+  static Dwords here(Dwords v) {
+    asm("" : "+v"(v));
+    return v;
+  }
+
+  /// Tokens that share a load of codes: 24 sums, 2 codes and 2 inputs in 32 registers.
+  static constexpr int kDigitTile = 6;
+
+  static Dwords broadcast_dword(const std::int32_t* at) { return _mm512_set1_epi32(*at); }
+  static Dwords load_words(const std::int16_t* at) { return _mm512_load_si512(at); }
+  static void store_words(std::int16_t* at, Dwords v) { _mm512_store_si512(at, v); }
+  static Dwords low_nibbles(Dwords v) { return _mm512_and_si512(v, _mm512_set1_epi8(0x0F)); }
+  static Dwords high_nibbles(Dwords v) { return low_nibbles(_mm512_srli_epi16(v, 4)); }
+  /// 12 + twice the value.
+  static Dwords e2m1_codes(Dwords nibbles) {
+    return _mm512_shuffle_epi8(
+        _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0)),
+        nibbles);
+  }
+  static Dwords even_bytes(Dwords v) { return _mm512_and_si512(v, _mm512_set1_epi16(0x00FF)); }
+  static Dwords odd_bytes(Dwords v) { return _mm512_srli_epi16(v, 8); }
+  /// Unsigned bytes of `codes` times signed ones of `x`, neighbours added.
+  static Dwords multiply_bytes(Dwords codes, Dwords x) { return _mm512_maddubs_epi16(codes, x); }
+  static Dwords multiply_words(Dwords codes, Dwords x) { return _mm512_madd_epi16(codes, x); }
+  static Dwords add_words(Dwords a, Dwords b) { return here(_mm512_add_epi16(a, b)); }
+  static Dwords add_dwords(Dwords a, Dwords b) { return here(_mm512_add_epi32(a, b)); }
+  /// Neighbouring words, as dwords.
+  static Dwords add_pairs(Dwords words) { return _mm512_madd_epi16(words, _mm512_set1_epi16(1)); }
+  static Reg to_float(Dwords v) { return _mm512_cvtepi32_ps(v); }
 
   static Reg load_f16(const std::byte* at) { return _mm512_cvtph_ps(load_32(at)); }
 

@@ -12,6 +12,7 @@ namespace sluice::cpu {
 struct FormatKernel {
   Layout layout{};
   Multiply KernelTable::*multiply = nullptr;
+  DigitKernels KernelTable::*digits = nullptr;  // used where there are any
 };
 
 template <class F>
@@ -23,9 +24,11 @@ inline constexpr FormatKernel kFormatKernel<format::F16>{kF16, &KernelTable::f16
 template <>
 inline constexpr FormatKernel kFormatKernel<format::Bf16>{kBf16, &KernelTable::bf16};
 template <>
-inline constexpr FormatKernel kFormatKernel<format::Mxfp4>{kMxfp4, &KernelTable::mxfp4};
+inline constexpr FormatKernel kFormatKernel<format::Mxfp4>{kMxfp4, &KernelTable::mxfp4,
+                                                           &KernelTable::mxfp4_digits};
 template <>
-inline constexpr FormatKernel kFormatKernel<format::Nvfp4>{kNvfp4, &KernelTable::nvfp4};
+inline constexpr FormatKernel kFormatKernel<format::Nvfp4>{kNvfp4, &KernelTable::nvfp4,
+                                                           &KernelTable::nvfp4_digits};
 template <>
 inline constexpr FormatKernel kFormatKernel<format::Mxfp8>{kMxfp8, &KernelTable::mxfp8};
 template <>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One call in five steps: group the slots by expert; stage the inputs as float32; gate, up and activation
-// into `mid`; down into `out`; combine each token's experts in the order of its ids. Every value is written
-// by one task, and no sum depends on which tokens or threads it shared the call with.
+// One call in six steps: group the slots by expert; stage the inputs as float32 and, for kernels that read
+// them, as digits; gate, up and activation into `mid`; its digits; down into `out`; combine each token's
+// experts in the order of its ids. Every value is written by one task, and no sum depends on which tokens or
+// threads it shared the call with.
 #include "experts/cpu/common/forward.h"
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include "core/bits.h"
 #include "experts/cpu/common/activate.h"
 #include "experts/cpu/common/packed.h"
+#include "experts/cpu/common/to_digits.h"
 #include "experts/cpu/common/workspace.h"
 #include "format/bf16.h"
 #include "format/f16.h"
@@ -84,6 +86,20 @@ void read_row(const RowsView& rows, int row, float* out) {
       at, rows.width, [](float value) { return value; }, out);
 }
 
+/// The digits of a row of `columns` at a position, in the form that its expert's kernel reads. The row is
+/// zero from there to the end of its padding.
+void stage_digits(const Call& call, int position, const float* row, int columns) {
+  const Workspace& work = call.work;
+  if (columns == 0) return;
+  const int slot = work.slots[position];
+  const std::int32_t local =
+      local_expert(call.forward.routing.ids[slot], call.forward.expert_map, call.spec().experts);
+  const bool alone = work.offsets[local + 1] - work.offsets[local] == 1;
+  std::byte* out = work.digits + position * work.digits_stride;
+  work.fixed[position] = alone ? to_digits(row, columns, reinterpret_cast<ByteDigits*>(out))
+                               : to_digits(row, columns, reinterpret_cast<WordDigits*>(out));
+}
+
 /// One position: its token's input, weighted where the layer weights inputs, and zeros in the padding that
 /// products will read.
 void stage(const Call& call, int position) {
@@ -94,17 +110,18 @@ void stage(const Call& call, int position) {
   if (call.spec().weight_on_input)
     for (int i = 0; i < hidden; ++i) row[i] *= call.forward.routing.weights[slot];
   std::fill(row + hidden, row + work.input_stride, 0.0f);
+  stage_digits(call, position, row, call.layout().first_digit_columns());
   float* mid = work.mid + position * work.mid_stride;
   std::fill(mid + call.spec().intermediate, mid + work.mid_stride, 0.0f);
 }
 
 // ---- products
 
-/// Where a product reads its tokens.
+/// Where a product reads its tokens: positions [first, first + count) of an expert that has `of_expert`.
 struct Tokens {
-  const float* input;
+  const float* rows;  // of position 0
   std::size_t stride;
-  int count;
+  int first, count, of_expert;
 };
 
 /// Where the sums of a unit go.
@@ -114,24 +131,54 @@ struct Sums {
   std::size_t stride;
 };
 
-/// The sums of one unit of rows.
-void multiply(const Call& call, const Stream& stream, const std::byte* expert, int unit, const Tokens& tokens,
-              const Sums& sums) {
+/// `one`, `several` or, for rows that have no digits, the kernel that reads float32.
+Multiply kernel_for(const Call& call, const Stream& stream, const Tokens& tokens) {
+  if (stream.digit_columns() != 0 && call.work.fixed[tokens.first]) {
+    const DigitKernels& digits = call.table.*stream.format.digits;
+    return tokens.of_expert == 1 ? digits.one : digits.several;
+  }
+  return call.table.*stream.format.multiply;
+}
+
+/// The sums of one unit of rows, by one kernel.
+void multiply_alike(const Call& call, const Stream& stream, const std::byte* expert, int unit,
+                    const Tokens& tokens, const Sums& sums) {
   const int lanes = call.layout().lanes;
   const bool together = stream.pairing == Pairing::gate_with_up;
   const int pairs = together ? 2 : 1;
-  (call.table.*
-   stream.format.multiply)({.weights = expert + stream.offset + unit * pairs * stream.pair_bytes,
-                            .pair_bytes = stream.pair_bytes,
-                            .factors_offset = stream.format.layout.factors_offset(lanes, stream.columns),
-                            .pairs = pairs,
-                            .groups = stream.groups(),
-                            .input = tokens.input,
-                            .input_stride = tokens.stride,
-                            .tokens = tokens.count,
-                            .out = {together ? sums.gate : sums.out, together ? sums.out : sums.out + lanes},
-                            .out_stride = sums.stride,
-                            .out_step = static_cast<std::size_t>(lanes)});
+  const Workspace& work = call.work;
+  kernel_for(call, stream,
+             tokens)({.weights = expert + stream.offset + unit * pairs * stream.pair_bytes,
+                      .pair_bytes = stream.pair_bytes,
+                      .factors_offset = stream.format.layout.factors_offset(lanes, stream.columns),
+                      .pairs = pairs,
+                      .groups = stream.groups(),
+                      .input = tokens.rows + tokens.first * tokens.stride,
+                      .input_stride = tokens.stride,
+                      .digits = work.digits + tokens.first * work.digits_stride,
+                      .digits_stride = work.digits_stride,
+                      .tokens = tokens.count,
+                      .out = {together ? sums.gate : sums.out, together ? sums.out : sums.out + lanes},
+                      .out_stride = sums.stride,
+                      .out_step = static_cast<std::size_t>(lanes)});
+}
+
+/// The sums of one unit of rows. A token that has no digits takes another kernel than its neighbours.
+void multiply(const Call& call, const Stream& stream, const std::byte* expert, int unit, const Tokens& tokens,
+              const Sums& sums) {
+  const bool* fixed = call.work.fixed + tokens.first;
+  Tokens alike = tokens;
+  for (int done = 0; done < tokens.count; done += alike.count) {
+    alike.first = tokens.first + done;
+    alike.count = tokens.count - done;
+    if (stream.digit_columns() != 0)
+      alike.count =
+          static_cast<int>(std::find(fixed + done, fixed + tokens.count, !fixed[done]) - fixed) - done;
+    multiply_alike(call, stream, expert, unit, alike,
+                   {.gate = sums.gate == nullptr ? nullptr : sums.gate + done * sums.stride,
+                    .out = sums.out + done * sums.stride,
+                    .stride = sums.stride});
+  }
 }
 
 void add_bias(const std::byte* bias, int count, float* to) {
@@ -145,7 +192,7 @@ void first_unit(const Call& call, const Group& group, int unit, int position, in
   const Workspace& work = call.work;
   const std::size_t rows = layout.unit_rows();
   float *gate = scratch, *up = scratch + kTokenChunk * rows;
-  const Tokens tokens{work.input + position * work.input_stride, work.input_stride, count};
+  const Tokens tokens{work.input, work.input_stride, position, count, group.last - group.first};
   if (layout.gate.pairs != 0)
     multiply(call, layout.gate, group.expert, unit, tokens, {.gate = nullptr, .out = gate, .stride = rows});
   multiply(call, layout.up, group.expert, unit, tokens, {.gate = gate, .out = up, .stride = rows});
@@ -180,7 +227,7 @@ void second_product(const Call& call, const Group& group, int unit, int /*worker
   const Workspace& work = call.work;
   for_chunks(group, [&](int position, int count) {
     multiply(call, call.layout().down, group.expert, unit,
-             {work.mid + position * work.mid_stride, work.mid_stride, count},
+             {work.mid, work.mid_stride, position, count, group.last - group.first},
              {.gate = nullptr,
               .out = work.out + position * work.out_stride + unit * call.layout().unit_rows(),
               .stride = work.out_stride});
@@ -257,6 +304,10 @@ void forward(const KernelTable& table, const PackedExperts& experts, const Forwa
   parallel_for(*f.executor, call.work.offsets[packed.spec.local_experts],
                [&](int p, int) { stage(call, p); });
   for_units(call, {layout.first_units(), layout.first_unit_bytes()}, first_product);
+  if (layout.down.digit_columns() != 0)
+    parallel_for(*f.executor, call.work.offsets[packed.spec.local_experts], [&](int p, int) {
+      stage_digits(call, p, call.work.mid + p * call.work.mid_stride, layout.down.digit_columns());
+    });
   for_units(call, {layout.down.pairs, layout.down.pair_bytes}, second_product);
 
   const int columns = (packed.spec.hidden + kCombineColumns - 1) / kCombineColumns;

@@ -18,9 +18,11 @@ struct Multiplication {
   std::size_t pair_bytes;      // from one pair to the next
   std::size_t factors_offset;  // within a pair
   int pairs;
-  int groups;                // of columns
-  const float* input;        // [tokens, input_stride], columns padded with zeros to whole groups
-  std::size_t input_stride;  // in floats
+  int groups;                 // of columns
+  const float* input;         // [tokens, input_stride], columns padded with zeros to whole groups
+  std::size_t input_stride;   // in floats
+  const void* digits;         // the same inputs in fixed point (digits.h), for kernels that read those
+  std::size_t digits_stride;  // in bytes
   int tokens;
   float* out[2];           // of blocks 0 and 1 of the first pair, [tokens, out_stride], `lanes` rows each
   std::size_t out_stride;  // in floats
@@ -29,10 +31,18 @@ struct Multiplication {
 
 using Multiply = void (*)(const Multiplication&);
 
-/// One entry a layout of layout.h.
+/// Kernels that read digits and agree to the bit: `one` reads ByteDigits of a single token, `several`
+/// WordDigits.
+struct DigitKernels {
+  Multiply one, several;
+};
+
+/// One entry a layout of layout.h. A layout with digit kernels has `multiply` for inputs without a fixed
+/// point: NaN and infinities.
 struct KernelTable {
   int lanes;
   Multiply f32, f16, bf16, mxfp4, nvfp4, mxfp8, fp8_block128, fp8_rows;
+  DigitKernels mxfp4_digits, nvfp4_digits;
 };
 
 }  // namespace sluice::cpu

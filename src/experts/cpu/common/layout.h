@@ -22,14 +22,14 @@
 
 namespace sluice::cpu {
 
-/// Columns of one chain of multiply-adds. A row is summed 16 columns at a time in ascending order, and the
-/// sums are added up in ascending order, for every format, tile, thread count and instruction set: hence the
-/// same bits.
+/// Columns of one chain of multiply-adds. A row of a format without digits (digits.h) is summed 16 columns at
+/// a time in ascending order, and the sums are added up in ascending order, for every format, tile, thread
+/// count and instruction set: hence the same bits.
 inline constexpr int kChain = 16;
 
 /// How the codes of a group lie. k counts the columns of a group, r the rows of a block.
 enum class Codes : std::uint8_t {
-  fp4,   // dwords, 8 columns a row: see put_fp4 in pack_pairs.cpp
+  fp4,   // dword (k / 8) * lanes + r holds the columns k to k + 7 of row r, the first in the low nibble
   e4m3,  // byte k * lanes + r
   f16,   // half k * lanes + r
   bf16,  // dword (k / 2) * lanes + r holds the columns k (low half) and k + 1

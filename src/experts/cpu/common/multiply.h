@@ -8,7 +8,8 @@
 // With few tokens weights are decoded into registers and used there: memory is the limit, or the decoding.
 // With more a panel of decoded float32 is made once for all of them, small enough for the first-level cache,
 // and multiply-adds are the limit. Both sum in the order that kChain describes, so a token's result does not
-// depend on its company.
+// depend on its company. Formats with digits (multiply_digits.h) come here only for inputs that are not
+// finite.
 #pragma once
 
 #include <cstddef>
@@ -16,6 +17,7 @@
 #include "experts/cpu/common/decode.h"
 #include "experts/cpu/common/kernel.h"
 #include "experts/cpu/common/layout.h"
+#include "experts/cpu/common/multiply_digits.h"
 
 namespace sluice::cpu {
 namespace {
@@ -281,6 +283,11 @@ struct Product {
   }
 };
 
+template <class V, class D>
+constexpr DigitKernels digit_kernels() {
+  return {.one = DigitProduct<V, D>::one, .several = DigitProduct<V, D>::several};
+}
+
 /// All formats for one vector; Fp4 decodes codes of 4 bits.
 template <class V, class Fp4>
 constexpr KernelTable make_table() {
@@ -294,6 +301,8 @@ constexpr KernelTable make_table() {
       .mxfp8 = Product<V, Decoder<kMxfp8, E4m3Codes<V>, E8m0Scale<V>>>::run,
       .fp8_block128 = Product<V, Decoder<kFp8Block128, E4m3Codes<V>, FloatScale<V>>>::run,
       .fp8_rows = Product<V, Decoder<kFp8Rows, E4m3Codes<V>, NoScale<V>>>::run,
+      .mxfp4_digits = digit_kernels<V, Decoder<kMxfp4, Fp4, E8m0Scale<V>>>(),
+      .nvfp4_digits = digit_kernels<V, Decoder<kNvfp4, Fp4, E4m3Scale<V>>>(),
   };
 }
 

@@ -44,31 +44,12 @@ std::uint32_t eight_codes(const std::byte* at, int columns) {
   return codes & ((std::uint32_t{1} << 4 * columns) - 1);
 }
 
-/// Eight columns of a row into the line of its block (lanes dwords).
-///   16 lanes: dword r is row r, nibble i column i.
-///   8 lanes:  in each 16 bytes, row j of 4 has bytes 2j, 2j + 1, 8 + 2j, 9 + 2j; their low nibbles are
-///   columns 0 to 3,
-///             the high nibbles 4 to 7 (kernels.cpp of avx2 says what for).
-template <int kLanes>
-void put_fp4(std::byte* line, int r, std::uint32_t codes) {
-  if constexpr (kLanes == 16) {
-    store(line + 4 * r, codes);
-  } else {
-    const std::uint32_t early = codes & 0xFFFF, late = codes >> 16;      // columns 0 to 3 and 4 to 7
-    const std::uint32_t even = (early & 0x0F0F) | (late & 0x0F0F) << 4;  // 0 and 4, 2 and 6
-    const std::uint32_t odd = (early >> 4 & 0x0F0F) | (late & 0xF0F0);   // 1 and 5, 3 and 7
-    std::byte* at = line + r / 4 * 16 + r % 4 * 2;
-    store(at, static_cast<std::uint16_t>((even & 0xFF) | (odd & 0xFF) << 8));
-    store(at + 8, static_cast<std::uint16_t>(even >> 8 | (odd & 0xFF00)));
-  }
-}
-
 template <int kLanes>
 void pack_fp4(const Block<kLanes>& block, std::int64_t column, int group, std::byte* out) {
   const int columns = block.columns(column, group);
   for (int c = 0; c < group; c += 8, out += 4 * kLanes)
     for (int r = 0; r < kLanes; ++r)
-      put_fp4<kLanes>(out, r, r < block.rows ? eight_codes(block.row(r) + (column + c) / 2, columns - c) : 0);
+      store(out + 4 * r, r < block.rows ? eight_codes(block.row(r) + (column + c) / 2, columns - c) : 0);
 }
 
 /// Whole elements, column by column.

@@ -7,6 +7,7 @@
 // down in the second.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -33,6 +34,8 @@ struct Stream {
   std::size_t bytes() const { return pairs * pair_bytes; }
   int groups() const { return format.layout.groups(columns); }
   int padded_columns() const { return groups() * format.layout.group; }
+  /// Columns that its kernels read as digits, of a stream in use.
+  int digit_columns() const { return pairs == 0 || format.digits == nullptr ? 0 : columns; }
 };
 
 /// The same for every expert of a spec. Streams in use have pairs; offsets are multiples of 64.
@@ -47,6 +50,7 @@ struct ExpertLayout {
   int unit_rows() const { return 2 * lanes; }
   /// Units of gate and up.
   int first_units() const { return up.pairs / (up.pairing == Pairing::gate_with_up ? 2 : 1); }
+  int first_digit_columns() const { return std::max(gate.digit_columns(), up.digit_columns()); }
   std::size_t first_unit_bytes() const { return (gate.bytes() + up.bytes()) / first_units(); }
 };
 

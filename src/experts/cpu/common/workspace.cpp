@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "experts/cpu/common/to_digits.h"
+
 namespace sluice::cpu {
 namespace {
 
@@ -25,8 +27,11 @@ class Carver {
   std::size_t used_ = 0;
 };
 
-/// Rows start on cache lines.
-std::size_t row_floats(int columns) { return (static_cast<std::size_t>(columns) + 15) / 16 * 16; }
+/// Rows start on cache lines, and are padded to whole steps of digits.
+std::size_t row_floats(int columns) {
+  static_assert(kDigitColumns % 16 == 0);
+  return (static_cast<std::size_t>(columns) + kDigitColumns - 1) / kDigitColumns * kDigitColumns;
+}
 
 }  // namespace
 
@@ -37,6 +42,8 @@ Workspace make_workspace(const Packed& packed, std::int64_t slots, int workers, 
   work.mid_stride = row_floats(layout.down.padded_columns());
   work.out_stride = row_floats(layout.down.pairs * layout.unit_rows());
   work.scratch_stride = std::size_t{2} * kTokenChunk * layout.unit_rows();
+  const int columns = std::max(layout.first_digit_columns(), layout.down.digit_columns());
+  work.digits_stride = (digit_bytes(columns) + 63) / 64 * 64;
 
   Carver carver(memory);
   const auto count = static_cast<std::size_t>(slots);
@@ -47,6 +54,8 @@ Workspace make_workspace(const Packed& packed, std::int64_t slots, int workers, 
   work.input = carver.take<float>(count * work.input_stride);
   work.mid = carver.take<float>(count * work.mid_stride);
   work.out = carver.take<float>(count * work.out_stride);
+  work.digits = carver.take<std::byte>(count * work.digits_stride);
+  work.fixed = carver.take<bool>(count);
   work.scratch = carver.take<float>(workers * work.scratch_stride);
   work.bytes = carver.used();
   return work;

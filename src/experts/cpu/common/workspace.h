@@ -24,9 +24,12 @@ struct Workspace {
   float* input = nullptr;             // [positions, input_stride]
   float* mid = nullptr;               // [positions, mid_stride]
   float* out = nullptr;               // [positions, out_stride], before weights and biases
+  std::byte* digits = nullptr;        // [positions, digits_stride] of the input, then of `mid`
+  bool* fixed = nullptr;              // [positions] whether the digits hold the row: all of it is finite
   float* scratch = nullptr;  // [workers, scratch_stride]: gate sums, then up sums, [tokens, unit_rows] each
 
   std::size_t input_stride = 0, mid_stride = 0, out_stride = 0, scratch_stride = 0;  // in floats
+  std::size_t digits_stride = 0;                                                     // in bytes
   std::size_t bytes = 0;
 };
 

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Inputs as fixed-point numbers, for the products with codes that are small integers (4-bit formats).
+//
+// An integer product has no rounding, so a sum has no order: the sum over the columns that share a scale is
+// exact, is rounded to float32 once, and is the same for every instruction set, tile and batch. And 8-bit
+// products come 32 in a 256-bit instruction, where float32 has 8 (docs/decisions/009-digits.md).
+//
+// 32 columns of a token share a step, a power of two: x = X * step, |X| <= 127 (1 + 2^8 + 2^16), nearly 2^23.
+// The largest of them keeps its 24 bits but one, the others the bits that are at or above its last one. X is
+// written in balanced digits, 3 of 8 bits for one token of an expert or 2 of 12 bits for several, in the
+// order of the kernels' instructions: line l of codes (8 columns, a dword a row) gives the columns 8l + {0,
+// 2, 4, 6} in its low nibbles and 8l + {1, 3, 5, 7} in its high ones.
+//
+// This header is compiled for every instruction set: no functions.
+#pragma once
+
+#include <cstdint>
+
+namespace sluice::cpu {
+
+/// Columns that share a step. A multiple of the group of every format that is multiplied by digits.
+inline constexpr int kDigitColumns = 32;
+/// |X| stays below two to this, and at most kMostFixed: three balanced digits of 127.
+inline constexpr int kFixedBits = 23;
+inline constexpr std::int32_t kMostFixed = 127 * (1 + 256 + 65536);
+
+/// Where the exact sums begin: minus `zero code` times the sum of the digits, so that codes may be unsigned.
+/// Of columns 0 to 15, 16 to 31, and both.
+enum DigitStart { kFirstHalf, kSecondHalf, kWhole, kDigitStarts };
+
+/// For one token: a dword holds a digit of four columns.
+struct ByteDigits {
+  static constexpr int kDigits = 3, kBits = 8;
+  float step;
+  std::int32_t start[kDigitStarts][kDigits];
+  std::int32_t digits[kDigitColumns / 4][kDigits];  // [2 l + nibble]: columns 8 l + nibble + {0, 2, 4, 6}
+};
+
+/// For several tokens: a dword holds a digit of two columns.
+struct WordDigits {
+  static constexpr int kDigits = 2, kBits = 12;
+  float step;
+  std::int32_t start[kDigitStarts][kDigits];
+  std::int32_t digits[kDigitColumns / 2]
+                     [kDigits];  // [4 l + 2 nibble + j]: columns 8 l + nibble + 2 j + {0, 4}
+};
+
+/// Codes of e2m1 are held as 12 + twice the value, 0 to 24.
+inline constexpr int kE2m1Zero = 12;
+
+}  // namespace sluice::cpu

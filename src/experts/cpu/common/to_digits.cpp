@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experts/cpu/common/to_digits.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+namespace sluice::cpu {
+namespace {
+
+constexpr std::int32_t kInfinityBits = 0x7F800000;
+/// Steps stay normal numbers: below 2^-103 the values of a step lose bits, at 2^-126 the last one.
+constexpr int kLeastExponent = -103;
+/// With a fraction from here on, a number scaled to below 2^23 would round to more than kMostFixed.
+constexpr std::int32_t kFractionBits = 0x7FFFFF;
+constexpr std::int32_t kMostFraction = 2 * kMostFixed + 1 - (1 << 23);
+
+int units(int columns) { return (columns + kDigitColumns - 1) / kDigitColumns; }
+
+/// Two to the `exponent`, -126 to 127.
+float power_of_two(int exponent) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(exponent + 127) << 23);
+}
+
+struct Fixed {
+  float step;
+  std::int32_t value[kDigitColumns];
+};
+
+bool to_fixed(const float* x, Fixed& out) {
+  // Signed, as SSE2 compares: bits of floats without their sign are in the order of the magnitudes.
+  std::int32_t largest = 0;
+  for (int i = 0; i < kDigitColumns; ++i)
+    largest = std::max(largest, std::bit_cast<std::int32_t>(x[i]) & 0x7FFFFFFF);
+  if (largest >= kInfinityBits) return false;
+  // The least exponent with |x| * 2^(kFixedBits - exponent) <= kMostFixed.
+  const int more = (largest & kFractionBits) >= kMostFraction;
+  const int exponent = std::max((largest >> 23) - 126 + more, kLeastExponent);
+  out.step = power_of_two(exponent - kFixedBits);
+  const float up = power_of_two(kFixedBits - exponent);
+  for (int i = 0; i < kDigitColumns; ++i) {
+    const float scaled = x[i] * up;
+    // 2^23 with the sign of x: adding it leaves no room for a fraction, which is rounded to nearest even.
+    const float shift =
+        std::bit_cast<float>((std::bit_cast<std::uint32_t>(scaled) & 0x80000000u) | 0x4B000000u);
+    out.value[i] = static_cast<std::int32_t>((scaled + shift) - shift);
+  }
+  return true;
+}
+
+/// Takes the lowest digit off every value.
+template <int kBits>
+void split(std::int32_t (&value)[kDigitColumns], std::int32_t (&digit)[kDigitColumns]) {
+  constexpr std::int32_t kHalf = 1 << (kBits - 1), kMask = (1 << kBits) - 1;
+  for (int i = 0; i < kDigitColumns; ++i) {
+    digit[i] = ((value[i] + kHalf) & kMask) - kHalf;
+    value[i] = (value[i] - digit[i]) >> kBits;
+  }
+}
+
+/// Digits of columns c (low word) and c + 4 (high word) of a line, c = 0 to 3, each masked.
+struct ColumnPairs {
+  ColumnPairs(const std::int32_t* line, std::uint32_t mask) {
+    for (int c = 0; c < 4; ++c)
+      pair[c] = (static_cast<std::uint32_t>(line[c]) & mask) |
+                (static_cast<std::uint32_t>(line[c + 4]) & mask) << 16;
+  }
+  std::uint32_t pair[4];
+};
+
+void put(const std::int32_t (&digit)[kDigitColumns], int d, ByteDigits& out) {
+  for (int line = 0; line < kDigitColumns / 8; ++line) {
+    const ColumnPairs columns(digit + 8 * line, 0xFF);
+    for (int nibble = 0; nibble < 2; ++nibble)
+      out.digits[2 * line + nibble][d] =
+          static_cast<std::int32_t>(columns.pair[nibble] | columns.pair[nibble + 2] << 8);
+  }
+}
+
+void put(const std::int32_t (&digit)[kDigitColumns], int d, WordDigits& out) {
+  for (int line = 0; line < kDigitColumns / 8; ++line) {
+    const ColumnPairs columns(digit + 8 * line, 0xFFFF);
+    for (int part = 0; part < 4; ++part)
+      out.digits[4 * line + part][d] = static_cast<std::int32_t>(columns.pair[part / 2 + part % 2 * 2]);
+  }
+}
+
+template <class Digits>
+bool convert(const float* row, int columns, Digits* out) {
+  Fixed fixed;
+  std::int32_t digit[kDigitColumns];
+  for (int u = 0; u < units(columns); ++u, row += kDigitColumns, ++out) {
+    if (!to_fixed(row, fixed)) return false;
+    out->step = fixed.step;
+    for (int d = 0; d < Digits::kDigits; ++d) {
+      split<Digits::kBits>(fixed.value, digit);
+      put(digit, d, *out);
+      std::int32_t half[2] = {};
+      for (int i = 0; i < kDigitColumns / 2; ++i) {
+        half[0] += digit[i];
+        half[1] += digit[i + kDigitColumns / 2];
+      }
+      out->start[kFirstHalf][d] = -kE2m1Zero * half[0];
+      out->start[kSecondHalf][d] = -kE2m1Zero * half[1];
+      out->start[kWhole][d] = -kE2m1Zero * (half[0] + half[1]);
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+std::size_t digit_bytes(int columns) {
+  return units(columns) * std::max(sizeof(ByteDigits), sizeof(WordDigits));
+}
+
+bool to_digits(const float* row, int columns, ByteDigits* out) { return convert(row, columns, out); }
+bool to_digits(const float* row, int columns, WordDigits* out) { return convert(row, columns, out); }
+
+}  // namespace sluice::cpu

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// float32 rows as fixed-point digits (digits.h): the digits add up to the value, in the order that the
+// kernels read.
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "experts/cpu/common/to_digits.h"
+#include "gtest/gtest.h"
+#include "testing/draw.h"
+
+namespace sluice::testing {
+namespace {
+
+using cpu::ByteDigits;
+using cpu::WordDigits;
+
+/// The digit d of column c, by the order that digits.h states.
+std::int64_t digit(const ByteDigits& from, int column, int d) {
+  const int line = column / 8, nibble = column % 2, place = column % 8 / 2;
+  return static_cast<std::int8_t>(from.digits[2 * line + nibble][d] >> 8 * place);
+}
+std::int64_t digit(const WordDigits& from, int column, int d) {
+  const int line = column / 8, nibble = column % 2, j = column % 4 / 2, place = column % 8 / 4;
+  return static_cast<std::int16_t>(from.digits[4 * line + 2 * nibble + j][d] >> 16 * place);
+}
+
+template <class Digits>
+std::vector<double> back(const std::vector<Digits>& from, int columns) {
+  std::vector<double> row;
+  for (int c = 0; c < columns; ++c) {
+    const Digits& unit = from[c / cpu::kDigitColumns];
+    double fixed = 0;
+    for (int d = 0; d < Digits::kDigits; ++d)
+      fixed += std::ldexp(static_cast<double>(digit(unit, c % cpu::kDigitColumns, d)), Digits::kBits * d);
+    row.push_back(fixed * unit.step);
+  }
+  return row;
+}
+
+template <class Digits>
+class CpuDigits : public ::testing::Test {
+ protected:
+  std::vector<Digits> convert(const std::vector<float>& row) {
+    std::vector<Digits> out(row.size() / cpu::kDigitColumns);
+    EXPECT_TRUE(cpu::to_digits(row.data(), static_cast<int>(row.size()), out.data()));
+    return out;
+  }
+};
+
+using Forms = ::testing::Types<ByteDigits, WordDigits>;
+TYPED_TEST_SUITE(CpuDigits, Forms);
+
+TYPED_TEST(CpuDigits, AddUpToTheValue) {
+  Draw draw(1);
+  std::vector<float> row(320);
+  for (std::size_t i = 0; i < row.size(); ++i)
+    row[i] = static_cast<float>(std::ldexp(draw.normal(), static_cast<int>(i / 32) * 12 - 60));
+  const std::vector<double> got = back(this->convert(row), 320);
+  for (int u = 0; u < 10; ++u) {
+    double largest = 0;
+    for (int i = 32 * u; i < 32 * u + 32; ++i) largest = std::max<double>(largest, std::fabs(row[i]));
+    for (int i = 32 * u; i < 32 * u + 32; ++i)
+      EXPECT_LE(std::fabs(got[i] - row[i]), 1.01 * largest * 0x1p-23) << i;
+  }
+}
+
+TYPED_TEST(CpuDigits, HoldSmallIntegersAndTheLargestExactly) {
+  std::vector<float> row(64);
+  for (int i = 0; i < 32; ++i) row[i] = static_cast<float>((i - 16) * 131072 - i);  // up to 2^21
+  row[40] = std::numeric_limits<float>::max();
+  row[41] = -0x1.8p110f;
+  const std::vector<double> got = back(this->convert(row), 64);
+  for (int i = 0; i < 32; ++i) EXPECT_EQ(got[i], row[i]) << i;
+  // Too near the next power of two for 23 bits: a step twice as large.
+  EXPECT_EQ(got[40], 0x1p128);
+  EXPECT_EQ(got[41], row[41]);
+}
+
+TYPED_TEST(CpuDigits, KeepBf16InputsUnlessTheyAre2ToThe14Smaller) {
+  std::vector<float> row(32, 1.9921875f);  // 8 bits
+  for (int i = 1; i < 15; ++i) row[i] = std::ldexp(-1.9921875f, -i);
+  const std::vector<double> got = back(this->convert(row), 32);
+  for (int i = 0; i < 32; ++i) EXPECT_EQ(got[i], row[i]) << i;
+}
+
+TYPED_TEST(CpuDigits, StartAtMinusTwelveOfTheirSums) {
+  Draw draw(2);
+  std::vector<float> row(32);
+  for (float& value : row) value = static_cast<float>(draw.normal());
+  const TypeParam unit = this->convert(row)[0];
+  for (int d = 0; d < TypeParam::kDigits; ++d) {
+    std::int64_t half[2] = {};
+    for (int c = 0; c < 32; ++c) half[c / 16] += digit(unit, c, d);
+    EXPECT_EQ(unit.start[cpu::kFirstHalf][d], -12 * half[0]);
+    EXPECT_EQ(unit.start[cpu::kSecondHalf][d], -12 * half[1]);
+    EXPECT_EQ(unit.start[cpu::kWhole][d], -12 * (half[0] + half[1]));
+  }
+}
+
+TYPED_TEST(CpuDigits, ZerosAndTheSmallestNumbers) {
+  std::vector<float> row(64);
+  row[32] = 0x1p-105f;
+  row[33] = 0x1p-126f;
+  row[34] = 0x1p-130f;  // below the smallest step
+  const std::vector<double> got = back(this->convert(row), 64);
+  for (int i = 0; i < 32; ++i) EXPECT_EQ(got[i], 0) << i;
+  EXPECT_EQ(got[32], 0x1p-105);
+  EXPECT_EQ(got[33], 0x1p-126);
+  EXPECT_EQ(got[34], 0);
+}
+
+TYPED_TEST(CpuDigits, RefuseWhatIsNotFinite) {
+  for (float value : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+                      -std::numeric_limits<float>::infinity()}) {
+    std::vector<float> row(64, 1.0f);
+    row[63] = value;
+    std::vector<TypeParam> out(2);
+    EXPECT_FALSE(cpu::to_digits(row.data(), 64, out.data())) << value;
+  }
+}
+
+}  // namespace
+}  // namespace sluice::testing
