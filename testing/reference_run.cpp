@@ -54,7 +54,7 @@ PassResult run_pass(const Pass& pass, std::span<const double> x, Executor* execu
     observed.magnitude = std::span(result.magnitude).subspan(at, hidden);
     std::vector<double> scratch(reference::scratch_doubles(pass.spec));
     reference::compute({pass.spec, pass.experts, pass.expert_map},
-                       {x.data() + at, pass.routing.ids + slot, pass.routing.weights + slot},
+                       {x.data() + at, pass.routing.ids + slot, pass.routing.weights + slot, pass.spec.top_k},
                        result.out.data() + at, scratch, &observed);
   });
   for (const reference::Observed& observed : seen) {

@@ -49,6 +49,24 @@ struct LayerCall {
   std::span<std::byte> workspace = {};           // workspace_bytes(n) splits the tokens n at a time
 };
 
+/// One call of the routed experts alone, on rows that are already with their experts, as the all-to-all of an
+/// expert-parallel engine delivers them. The plan's request must have asked for the mode. Two layouts:
+///   "contiguous"  `offsets` is given: rows offsets[e] to offsets[e + 1] are those of local expert e
+///   "batched"     `counts` is given: expert e has room for `max_tokens` rows, from e * max_tokens on, of
+///   which
+///                 the first counts[e] are used
+/// Rows that no expert owns are neither read nor written. Row r of `output` is the expert's result of row r
+/// of `hidden`, times weights[r]. `combine` (routing.h) sums such rows into tokens.
+struct ExpertRows {
+  RowsView hidden;                             // [rows, hidden]
+  std::span<const std::int32_t> offsets = {};  // [local_experts + 1], ascending, from 0 up to hidden.rows
+  std::span<const std::int32_t> counts = {};   // [local_experts], 0 to max_tokens
+  int max_tokens = 0;                          // batched: hidden.rows is local_experts * max_tokens
+  const float* weights = nullptr;       // optional: [rows], on the input where the layer weights inputs
+  float* output = nullptr;              // [rows, hidden]
+  std::span<std::byte> workspace = {};  // rows_workspace_bytes(n) splits the rows n at a time
+};
+
 class Layer {
  public:
   /// Packs the weights for the plan's backend. The views must stay valid only for backends that read them in
@@ -71,6 +89,12 @@ class Layer {
   /// other value is refused. A NaN in `hidden` gives NaN where the routing is given. The layer's own router
   /// makes NaN logits of it, which select no expert: ids of -1, and a routed part of zero.
   void run(const LayerCall& call) const;
+
+  /// Bytes of workspace with which a call on rows runs `rows` used rows at a time; as workspace_bytes.
+  std::size_t rows_workspace_bytes(int rows) const;
+  /// Computes the routed experts on their rows. As run, and in the same bits: a row's result is what a
+  /// token with that expert alone and that weight gets.
+  void run_rows(const ExpertRows& call) const;
 
  private:
   struct State;

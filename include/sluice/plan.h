@@ -13,11 +13,17 @@
 
 namespace sluice {
 
+/// What calls will ask of a layer beyond its numbers. Rows that are already with their experts, as an
+/// all-to-all delivers them (ExpertRows in layer.h): "contiguous", "batched". And "batch_invariant": a token
+/// gets the same bits alone and in any batch, with any number of threads.
+using CallMode = Name<struct CallModeTag>;
+
 struct Request {
   LayerSpec layer;
   DeviceFacts device;
   std::vector<int> tokens = {1, 16, 256};  // counts the layer should be good at
   std::string by_name = {};                // only this backend; the way to ask for "reference"
+  std::vector<CallMode> calls = {};        // modes beyond tokens with their routing
 };
 
 /// One thing a backend has not declared. `why` is the sentence "<wanted> is not in <offered>" or its like.
@@ -73,7 +79,7 @@ class Unsupported : public Error {
 struct BackendInfo {
   std::string name;
   std::string device;
-  std::vector<std::string> instructions, formats, activations, features;
+  std::vector<std::string> instructions, formats, activations, features, calls;
   bool only_by_name = false;
   bool built = false;  // its kernels are in this build
 };

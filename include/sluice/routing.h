@@ -46,6 +46,13 @@ struct Routing {
   int top_k = 0;
 };
 
+/// Sums what experts gave into tokens: output row t is the sum, in the order of its ids, of weights[t, j]
+/// times row row_of_slot[t * top_k + j] of `rows`. Rows of -1 contribute nothing; null `weights` are ones.
+/// With the rows of a layer's experts, wherever each was computed, this gives the bits of the layer's own
+/// experts_out. `rows` is [any, hidden] and `output` [tokens, hidden], both dense. Allocates nothing.
+void combine(const Routing& routing, std::span<const std::int32_t> row_of_slot, const float* rows, int hidden,
+             float* output);
+
 /// What top_k reads. `logits` is [tokens, experts]. `selection_bias` is [experts] when the spec has one,
 /// otherwise empty. `table` is [vocabulary, top_k] and `token_ids` [tokens] when routing by token id,
 /// otherwise empty.

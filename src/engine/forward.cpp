@@ -7,43 +7,11 @@
 #include "activation/activation.h"
 #include "core/error.h"
 #include "engine/packed_layer.h"
+#include "engine/places.h"
 #include "oracle/oracle.h"
 
 namespace sluice {
 namespace {
-
-constexpr std::size_t kAlign = 64;  // a cache line; what Forward::workspace promises
-
-std::size_t aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
-
-/// Hands out places one behind the other.
-class Places {
- public:
-  explicit Places(std::size_t start) : end_(start) {}
-  template <class T>
-  std::size_t take(std::size_t count) {
-    return take_bytes(count * sizeof(T));
-  }
-  std::size_t take_bytes(std::size_t bytes) {
-    const std::size_t at = end_;
-    end_ += aligned(bytes);
-    return at;
-  }
-  std::size_t end() const { return end_; }
-
- private:
-  std::size_t end_;
-};
-
-std::byte* aligned_start(std::span<std::byte> workspace) {
-  const auto address = reinterpret_cast<std::uintptr_t>(workspace.data());
-  return workspace.data() + (aligned(address) - address);
-}
-
-template <class T>
-T* place(const LayerCall& call, std::size_t at) {
-  return reinterpret_cast<T*>(aligned_start(call.workspace) + at);
-}
 
 /// The part of a call that starts at token `first` and has `count` of them.
 LayerCall slice(const LayerCall& call, const LayerSpec& spec, int first, int count) {
@@ -165,14 +133,14 @@ Routing PackedLayer::route(const LayerCall& call, const WorkspaceLayout& at) con
   const std::size_t count = static_cast<std::size_t>(tokens);
   std::span<const float> logits = call.router_logits;
   if (logits.empty()) {
-    float* const own = place<float>(call, at.logits);
-    router_.logits(call.hidden, *executor_, place<float>(call, at.router_rows), own);
+    float* const own = place<float>(call.workspace, at.logits);
+    router_.logits(call.hidden, *executor_, place<float>(call.workspace, at.router_rows), own);
     logits = {own, count * static_cast<std::size_t>(router.experts)};
   }
   const std::size_t slots = count * static_cast<std::size_t>(router.top_k);
-  const std::span<std::int32_t> ids(place<std::int32_t>(call, at.ids), slots);
-  const std::span<float> weights(place<float>(call, at.weights), slots);
-  const std::span<std::byte> scratch(place<std::byte>(call, at.top_k), top_k_scratch_bytes(router));
+  const std::span<std::int32_t> ids(place<std::int32_t>(call.workspace, at.ids), slots);
+  const std::span<float> weights(place<float>(call.workspace, at.weights), slots);
+  const std::span<std::byte> scratch(place<std::byte>(call.workspace, at.top_k), top_k_scratch_bytes(router));
   const bool by_id = router.by_token_id;
   top_k(router,
         {.logits = logits,
@@ -187,12 +155,12 @@ Routing PackedLayer::route(const LayerCall& call, const WorkspaceLayout& at) con
 /// Every token goes to the one shared expert, with weight 1 or sigmoid(g . x).
 Routing PackedLayer::route_shared(const LayerCall& call, const WorkspaceLayout& at) const {
   const int tokens = call.hidden.rows;
-  auto* const ids = place<std::int32_t>(call, at.shared_ids);
-  auto* const weights = place<float>(call, at.shared_weights);
+  auto* const ids = place<std::int32_t>(call.workspace, at.shared_ids);
+  auto* const weights = place<float>(call.workspace, at.shared_weights);
   std::fill_n(ids, tokens, 0);
   std::fill_n(weights, tokens, 1.0f);
   if (!shared_gate_.empty()) {
-    float* const rows = place<float>(call, at.router_rows);
+    float* const rows = place<float>(call.workspace, at.router_rows);
     const std::ptrdiff_t hidden = spec().routed.hidden;
     parallel_for(*executor_, tokens, [&](int token, int) {
       float* const row = rows + token * hidden;
@@ -205,22 +173,27 @@ Routing PackedLayer::route_shared(const LayerCall& call, const WorkspaceLayout& 
 
 void PackedLayer::forward(const PackedExperts& packed, const LayerCall& call, const Routing& routing,
                           float* output) const {
-  const Kernel* kernel = kernel_for(packed.backend, call.hidden.rows);
-  require(kernel != nullptr, ErrorKind::unsupported, [&] {
-    return ErrorInfo{.code = "no_kernel",
-                     .what = std::string(packed.backend.name) + " has no kernel for " +
-                             std::to_string(call.hidden.rows) + " tokens",
-                     .todo = "Give fewer tokens at a time"};
-  });
   const bool is_routed = &packed == routed_.get();
-  const std::size_t bytes = kernel_bytes(packed, call.hidden.rows);
-  kernel->run(packed, {.input = call.hidden,
-                       .routing = routing,
-                       .expert_map = is_routed ? std::span<const std::int32_t>(expert_map_)
-                                               : std::span<const std::int32_t>(),
-                       .output = output,
-                       .workspace = {place<std::byte>(call, 0), bytes},
-                       .executor = executor_.get()});
+  run_kernel(
+      packed, call.hidden.rows,
+      {.input = call.hidden,
+       .routing = routing,
+       .expert_map = is_routed ? std::span<const std::int32_t>(expert_map_) : std::span<const std::int32_t>(),
+       .output = output,
+       .workspace = {place<std::byte>(call.workspace, 0), kernel_bytes(packed, call.hidden.rows)},
+       .executor = executor_.get()});
+}
+
+/// Runs the kernel that takes `tokens`.
+void PackedLayer::run_kernel(const PackedExperts& packed, int tokens, const Forward& call) const {
+  const Kernel* kernel = kernel_for(packed.backend, tokens);
+  require(kernel != nullptr, ErrorKind::unsupported, [&] {
+    return ErrorInfo{
+        .code = "no_kernel",
+        .what = std::string(packed.backend.name) + " has no kernel for " + std::to_string(tokens) + " tokens",
+        .todo = "Give fewer tokens at a time"};
+  });
+  kernel->run(packed, call);
 }
 
 void PackedLayer::add_shared(const LayerCall& call, const WorkspaceLayout& at,
@@ -229,8 +202,8 @@ void PackedLayer::add_shared(const LayerCall& call, const WorkspaceLayout& at,
   const float* shared_out = nullptr;
   if (shared_) {
     const Routing routing = route_shared(call, at);
-    forward(*shared_, call, routing, place<float>(call, at.shared_out));
-    shared_out = place<float>(call, at.shared_out);
+    forward(*shared_, call, routing, place<float>(call.workspace, at.shared_out));
+    shared_out = place<float>(call.workspace, at.shared_out);
   }
   parallel_for(*executor_, call.hidden.rows, [&](int token, int) {
     const float* const routed = routed_out + token * hidden;

@@ -20,5 +20,7 @@ const Plan& Layer::plan() const { return state_->layer.plan(); }
 std::int64_t Layer::packed_bytes() const { return state_->layer.packed_bytes(); }
 std::size_t Layer::workspace_bytes(int tokens) const { return state_->layer.workspace_bytes(tokens); }
 void Layer::run(const LayerCall& call) const { state_->layer.run(call); }
+std::size_t Layer::rows_workspace_bytes(int rows) const { return state_->layer.rows_workspace_bytes(rows); }
+void Layer::run_rows(const ExpertRows& call) const { state_->layer.run_rows(call); }
 
 }  // namespace sluice

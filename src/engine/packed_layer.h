@@ -27,6 +27,13 @@ struct WorkspaceLayout {
   std::size_t bytes = 0;  // in all, with what aligning the start may cost
 };
 
+/// The same of a call on rows.
+struct RowsLayout {
+  std::size_t kernel = 0;
+  std::size_t rows = 0, ids = 0, weights = 0;
+  std::size_t bytes = 0;
+};
+
 class PackedLayer {
  public:
   PackedLayer(const Plan& plan, const LayerWeights& weights, LayerOptions options);
@@ -35,6 +42,8 @@ class PackedLayer {
   std::int64_t packed_bytes() const;
   std::size_t workspace_bytes(int tokens) const { return tokens > 0 ? layout(tokens).bytes : 0; }
   void run(const LayerCall& call) const;
+  std::size_t rows_workspace_bytes(int rows) const { return rows > 0 ? rows_layout(rows).bytes : 0; }
+  void run_rows(const ExpertRows& call) const;
 
  private:
   const LayerSpec& spec() const { return plan_.request.layer; }
@@ -49,9 +58,15 @@ class PackedLayer {
   Routing route_shared(const LayerCall& call, const WorkspaceLayout& at) const;
   void forward(const PackedExperts& packed, const LayerCall& call, const Routing& routing,
                float* output) const;
+  void run_kernel(const PackedExperts& packed, int tokens, const Forward& call) const;
   void add_shared(const LayerCall& call, const WorkspaceLayout& at, const float* routed_out) const;
 
+  // expert_rows.cpp
+  RowsLayout rows_layout(int rows) const;
+  int rows_at_once(const ExpertRows& call, int used) const;
+
   // validate_call.cpp
+  void check(const ExpertRows& call) const;
   void check(const LayerCall& call) const;
   void check_rows(const RowsView& hidden) const;
   void check_routing(const LayerCall& call) const;

@@ -30,6 +30,33 @@ void PackedLayer::check(const LayerCall& call) const {
   if (!call.routing.ids && spec().router.by_token_id) check_token_ids(call);
 }
 
+void PackedLayer::check(const ExpertRows& call) const {
+  const bool contiguous = !call.offsets.empty();
+  const CallMode mode = contiguous ? CallModes::of<call::Contiguous>() : CallModes::of<call::Batched>();
+  const std::vector<CallMode>& asked = plan_.request.calls;
+  need(std::ranges::find(asked, mode) != asked.end(), "not_planned",
+       "rows: the layer was not planned for {} calls (Request::calls)", mode.str());
+  check_rows(call.hidden);
+  const int local = spec().routed.local_experts, rows = call.hidden.rows;
+  need(rows == 0 || call.output != nullptr, "bad_rows", "rows: no output");
+  if (contiguous) {
+    need(call.counts.empty(), "bad_rows", "rows: give offsets or counts, not both");
+    need(std::ssize(call.offsets) == local + 1, "bad_rows", "rows: {} offsets, the layer has {} experts here",
+         call.offsets.size(), local);
+    need(call.offsets.front() == 0 && call.offsets.back() <= rows && std::ranges::is_sorted(call.offsets),
+         "bad_rows", "rows: the offsets do not ascend from 0 to at most the {} rows", rows);
+    return;
+  }
+  need(std::ssize(call.counts) == local, "bad_rows", "rows: {} counts, the layer has {} experts here",
+       call.counts.size(), local);
+  need(call.max_tokens >= 0 && product(local, call.max_tokens) == rows, "bad_rows",
+       "rows: {} experts with room for {} are not {} rows", local, call.max_tokens, rows);
+  const auto bad = std::ranges::find_if(
+      call.counts, [&](std::int32_t count) { return count < 0 || count > call.max_tokens; });
+  need(bad == call.counts.end(), "bad_rows", "rows: a count of {} where there is room for {}",
+       bad == call.counts.end() ? 0 : *bad, call.max_tokens);
+}
+
 void PackedLayer::check_rows(const RowsView& hidden) const {
   const std::ptrdiff_t row_bytes = std::ptrdiff_t{spec().routed.hidden} * bits(hidden.dtype) / 8;
   need(hidden.rows >= 0, "bad_hidden", "hidden: {} rows", hidden.rows);

@@ -16,6 +16,7 @@
 #include "sluice/device.h"
 #include "sluice/executor.h"
 #include "sluice/layer.h"
+#include "sluice/plan.h"
 #include "sluice/spec.h"
 
 namespace sluice {
@@ -47,6 +48,17 @@ FeatureSet needs(const ExpertsSpec& spec);
 /// What a whole layer asks for, its shared expert included.
 FeatureSet needs(const LayerSpec& spec);
 
+/// What calls may ask for (CallMode in plan.h).
+// clang-format off
+namespace call {
+struct Contiguous { static constexpr std::string_view name = "contiguous"; };
+struct Batched { static constexpr std::string_view name = "batched"; };
+struct BatchInvariant { static constexpr std::string_view name = "batch_invariant"; };
+}  // namespace call
+// clang-format on
+
+using CallModes = List<struct CallModeTag, call::Contiguous, call::Batched, call::BatchInvariant>;
+
 /// What a backend accepts, as data. Everything is refused by default: a set left out is empty.
 struct Capability {
   DeviceKind device;
@@ -54,6 +66,7 @@ struct Capability {
   NameSet<struct FormatTag> weights{};
   NameSet<struct ActivationTag> activations{};
   FeatureSet features{};
+  NameSet<struct CallModeTag> calls{};
   int hidden_multiple = 1;
   int intermediate_multiple = 1;
 };
@@ -84,12 +97,16 @@ struct PackInput {
 
 /// One call on packed weights. Everything has been validated; a kernel neither throws nor allocates.
 struct Forward {
-  RowsView input;                            // [tokens, hidden]
-  Routing routing;                           // global ids; -1 and out-of-range contribute nothing
-  std::span<const std::int32_t> expert_map;  // [experts] -> local or -1; empty: identity
-  float* output = nullptr;                   // [tokens, hidden]; every element is written
-  std::span<std::byte> workspace;            // at least workspace_bytes for these tokens, 64-byte aligned
+  RowsView input;                           // token t is row t, or row rows[t]
+  Routing routing;                          // top_k is the spec's, or 1 where rows are with their experts;
+                                            // global ids; -1 and out-of-range contribute nothing
+  std::span<const std::int32_t> rows = {};  // [tokens] of input and output; empty: token t is row t
+  std::span<const std::int32_t> expert_map = {};  // [experts] -> local or -1; empty: identity
+  float* output = nullptr;                        // like input; every element of the tokens' rows is written
+  std::span<std::byte> workspace;  // at least workspace_bytes for these tokens, 64-byte aligned
   Executor* executor = nullptr;
+
+  int row(int token) const { return rows.empty() ? token : rows[static_cast<std::size_t>(token)]; }
 };
 
 /// A closed range of token counts.
@@ -104,6 +121,7 @@ struct Kernel {
   TokenRange tokens;
   /// Microseconds for `tokens` tokens, from the device's bandwidth and peak.
   double (*estimate_us)(const ExpertsSpec&, const DeviceFacts&, int tokens);
+  /// Of `tokens` tokens with the spec's top_k each, or as many rows with one expert each as that are slots.
   std::size_t (*workspace_bytes)(const PackedExperts&, int tokens, int workers);
   void (*run)(const PackedExperts&, const Forward&);
 };

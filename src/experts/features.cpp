@@ -12,6 +12,11 @@ std::span<const std::string_view> Feature::all() {
   return Features::kNames;
 }
 
+template <>
+std::span<const std::string_view> CallMode::all() {
+  return CallModes::kNames;
+}
+
 FeatureSet needs(const ExpertsSpec& spec) {
   FeatureSet set;
   const auto add = [&set]<class F>(bool wanted, F) {

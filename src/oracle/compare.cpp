@@ -55,6 +55,10 @@ void compare_experts(const Capability& can, const ExpertsSpec& spec, FeatureSet 
   misses.multiple("intermediate", spec.intermediate, can.intermediate_multiple);
 }
 
+void compare_calls(const Capability& can, const std::vector<CallMode>& calls, Misses& misses) {
+  for (const CallMode mode : calls) misses.member("calls", mode, can.calls);
+}
+
 void compare_choice(const Backend& backend, const std::string& by_name, Misses& misses) {
   if (backend.name == by_name) return;
   const std::string name(backend.name);
@@ -97,6 +101,7 @@ std::vector<Miss> compare(const Backend& backend, const Request& request) {
     }
   }
 
+  compare_calls(backend.can, request.calls, misses);
   compare_choice(backend, request.by_name, misses);
   compare_kernels(backend, request.tokens, misses);
   return found;

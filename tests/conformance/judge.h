@@ -31,6 +31,7 @@ class Problem {
   const std::string& name() const { return made_.name; }
   const testing::ReferenceResult& definition() const { return definition_; }
   const testing::DrawnCall& call() const { return call_; }
+  const LayerWeights& weights() const { return weights_; }
   bool exact() const { return numbers_ == testing::Numbers::exact; }
 
   /// Packs for `backend`, a team of `threads`.

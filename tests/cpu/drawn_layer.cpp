@@ -253,9 +253,10 @@ Wanted define(const DrawnLayer& layer, const DrawnCall& call) {
   for (int t = 0; t < call.tokens; ++t) {
     for (std::size_t i = 0; i < hidden; ++i) x[i] = read_input(call, t * hidden + i);
     reference::Observed observed{.magnitude = {wanted.magnitude.data() + t * hidden, hidden}};
-    reference::compute({spec, layer.experts, call.expert_map},
-                       {x.data(), call.ids.data() + t * spec.top_k, call.weights.data() + t * spec.top_k},
-                       wanted.out.data() + t * hidden, scratch, &observed);
+    reference::compute(
+        {spec, layer.experts, call.expert_map},
+        {x.data(), call.ids.data() + t * spec.top_k, call.weights.data() + t * spec.top_k, spec.top_k},
+        wanted.out.data() + t * hidden, scratch, &observed);
   }
   return wanted;
 }

@@ -176,6 +176,13 @@ void add_explain(CLI::App& app, ExplainOptions& options) {
       ->capture_default_str();
   add_tokens(verb, options.tokens);
   add_backend(verb, options.backend, "Only this backend");
+  verb->add_option(
+          "--calls", options.calls,
+          "What calls will ask for besides tokens with their routing, separated by commas: contiguous, "
+          "batched, batch_invariant")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->type_name("MODE,...");
 }
 
 void add_run(CLI::App& app, RunOptions& options) {

@@ -24,6 +24,7 @@ struct ExplainOptions {
   std::string device = "auto";
   std::vector<int> tokens = {1, 16, 256};
   std::string backend = {};
+  std::vector<std::string> calls = {};
 };
 
 struct RunOptions {

@@ -41,6 +41,21 @@ void say_unsupported(const ExplainResult& result, const std::vector<int>& layers
          Form::text);
 }
 
+std::vector<CallMode> call_modes(const std::vector<std::string>& names) {
+  std::vector<CallMode> modes;
+  for (const std::string& name : names) {
+    const std::optional<CallMode> mode = CallMode::parse(name);
+    if (!mode)
+      throw Error(ErrorKind::invalid_argument,
+                  {.code = "no_such_call",
+                   .what = fmt::format("there is no call mode named \"{}\"", name),
+                   .why = "there are contiguous, batched and batch_invariant",
+                   .todo = "give some of them to --calls"});
+    modes.push_back(*mode);
+  }
+  return modes;
+}
+
 }  // namespace
 
 int execute(const ExplainOptions& options, Form form) {
@@ -53,7 +68,8 @@ int execute(const ExplainOptions& options, Form form) {
     result.layers.push_back({layer, choose({.layer = model.spec(layer),
                                             .device = device,
                                             .tokens = options.tokens,
-                                            .by_name = options.backend})});
+                                            .by_name = options.backend,
+                                            .calls = call_modes(options.calls)})});
   print(form == Form::json ? to_json(result) : plans_text(result.layers));
   if (const std::vector<int> layers = without_backend(result); !layers.empty()) {
     say_unsupported(result, layers);

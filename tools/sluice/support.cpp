@@ -75,7 +75,8 @@ std::string page(const std::vector<BackendInfo>& backends) {
          backends_table(backends) + "\n## Weight formats\n\n" +
          matrix("format", sluice::Format::all(), backends, &BackendInfo::formats) + "\n## Activations\n\n" +
          matrix("activation", sluice::Activation::all(), backends, &BackendInfo::activations) +
-         "\n## Features\n\n" + matrix("feature", features_of(backends), backends, &BackendInfo::features);
+         "\n## Features\n\n" + matrix("feature", features_of(backends), backends, &BackendInfo::features) +
+         "\n## Calls\n\n" + matrix("call", sluice::CallMode::all(), backends, &BackendInfo::calls);
 }
 
 }  // namespace

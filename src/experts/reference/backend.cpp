@@ -47,18 +47,19 @@ void run(const PackedExperts& packed, const Forward& call) {
   auto* const workspace = reinterpret_cast<double*>(call.workspace.data());
   const std::ptrdiff_t width = bits(call.input.dtype) / 8;
 
-  parallel_for(*call.executor, call.input.rows, [&](int token, int worker) {
+  const int top_k = call.routing.top_k;
+  parallel_for(*call.executor, call.routing.tokens, [&](int token, int worker) {
     const std::span<double> mine(workspace + worker_doubles(spec) * worker, worker_doubles(spec));
     double* const x = mine.data();
     double* const y = x + hidden;
-    const std::byte* row = call.input.data + token * call.input.row_stride;
+    const std::byte* row = call.input.data + call.row(token) * call.input.row_stride;
     for (int k = 0; k < spec.hidden; ++k) x[k] = format::read_number(call.input.dtype, row + k * width);
 
-    const std::ptrdiff_t slot = std::ptrdiff_t{token} * spec.top_k;
+    const std::ptrdiff_t slot = std::ptrdiff_t{token} * top_k;
     reference::compute({spec, views.experts, call.expert_map},
-                       {x, call.routing.ids + slot, call.routing.weights + slot}, y,
+                       {x, call.routing.ids + slot, call.routing.weights + slot, top_k}, y,
                        mine.subspan(2 * hidden));
-    std::transform(y, y + hidden, call.output + token * std::ptrdiff_t{spec.hidden},
+    std::transform(y, y + hidden, call.output + call.row(token) * std::ptrdiff_t{spec.hidden},
                    [](double value) { return static_cast<float>(value); });
   });
 }
@@ -87,7 +88,8 @@ constinit const Backend kReference{
     .can = {.device = DeviceKinds::of<device::Cpu>(),
             .weights = Formats::everything(),
             .activations = Activations::everything(),
-            .features = Features::everything()},
+            .features = Features::everything(),
+            .calls = CallModes::everything()},
     .pack = pack,
     .packed_bytes = packed_bytes,
     .kernels = kernels,

@@ -91,7 +91,7 @@ void compute(const Experts& experts, const Token& token, double* y, std::span<do
   std::fill_n(y, spec.hidden, 0.0);
   if (want_magnitude) std::ranges::fill(observed->magnitude, 0.0);
 
-  for (int slot = 0; slot < spec.top_k; ++slot) {
+  for (int slot = 0; slot < token.top_k; ++slot) {
     const std::int32_t id = local_expert(token.ids[slot], experts.expert_map, spec.experts);
     if (id < 0) continue;
     const ExpertWeights& expert = experts.local[static_cast<std::size_t>(id)];

@@ -28,6 +28,7 @@ struct Token {
   const double* x = nullptr;          // [hidden]
   const std::int32_t* ids = nullptr;  // [top_k]
   const float* weights = nullptr;     // [top_k]
+  int top_k = 0;
 };
 
 /// What a comparison wants to know beside the result.

@@ -37,7 +37,8 @@ struct Call {
 
   const ExpertsSpec& spec() const { return packed.spec; }
   const ExpertLayout& layout() const { return packed.layout; }
-  int slots() const { return forward.input.rows * spec().top_k; }
+  int top_k() const { return forward.routing.top_k; }
+  int slots() const { return forward.routing.tokens * top_k(); }
 };
 
 /// An expert and its positions [first, last).
@@ -106,7 +107,7 @@ void stage(const Call& call, int position) {
   const Workspace& work = call.work;
   const int slot = work.slots[position], hidden = call.spec().hidden;
   float* row = work.input + position * work.input_stride;
-  read_row(call.forward.input, slot / call.spec().top_k, row);
+  read_row(call.forward.input, call.forward.row(slot / call.top_k()), row);
   if (call.spec().weight_on_input)
     for (int i = 0; i < hidden; ++i) row[i] *= call.forward.routing.weights[slot];
   std::fill(row + hidden, row + work.input_stride, 0.0f);
@@ -264,9 +265,9 @@ void for_units(const Call& call, const Cut& cut, Product product) {
 void combine(const Call& call, int token, int first, int last) {
   const Workspace& work = call.work;
   const ExpertsSpec& spec = call.spec();
-  float* out = call.forward.output + static_cast<std::size_t>(token) * spec.hidden;
+  float* out = call.forward.output + static_cast<std::size_t>(call.forward.row(token)) * spec.hidden;
   std::fill(out + first, out + last, 0.0f);
-  for (int slot = token * spec.top_k; slot < (token + 1) * spec.top_k; ++slot) {
+  for (int slot = token * call.top_k(); slot < (token + 1) * call.top_k(); ++slot) {
     const std::int32_t position = work.positions[slot];
     if (position < 0) continue;
     float* row = work.out + position * work.out_stride;
@@ -289,14 +290,14 @@ std::size_t workspace_bytes(const PackedExperts& packed, int tokens, int workers
 }
 
 void forward(const KernelTable& table, const PackedExperts& experts, const Forward& f) {
-  const int tokens = f.input.rows;
+  const int tokens = f.routing.tokens;
   if (tokens == 0) return;
   const auto& packed = static_cast<const Packed&>(experts);
   const ExpertLayout& layout = packed.layout;
   Call call{.table = table,
             .packed = packed,
             .forward = f,
-            .work = make_workspace(packed, std::int64_t{tokens} * packed.spec.top_k, f.executor->workers(),
+            .work = make_workspace(packed, std::int64_t{tokens} * f.routing.top_k, f.executor->workers(),
                                    f.workspace.data()),
             .activate = activate(packed.spec.activation)};
   group_slots(call);

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ordered sum of expert parallelism.
+#include <algorithm>
+
+#include "sluice/routing.h"
+
+namespace sluice {
+
+void combine(const Routing& routing, std::span<const std::int32_t> row_of_slot, const float* rows, int hidden,
+             float* output) {
+  for (int token = 0; token < routing.tokens; ++token, output += hidden) {
+    std::fill_n(output, hidden, 0.0f);
+    for (int j = 0; j < routing.top_k; ++j) {
+      const std::size_t slot = static_cast<std::size_t>(token) * static_cast<std::size_t>(routing.top_k) + j;
+      if (row_of_slot[slot] < 0) continue;
+      const float* row = rows + std::ptrdiff_t{row_of_slot[slot]} * hidden;
+      const float weight = routing.weights == nullptr ? 1.0f : routing.weights[slot];
+      for (int i = 0; i < hidden; ++i) output[i] += weight * row[i];
+    }
+  }
+}
+
+}  // namespace sluice
