@@ -165,7 +165,8 @@ LayerWeights Checkpoint::weights(int layer) const {
   state_->files.check_unchanged();
   TensorReader reader(state_->files, Depth::values);
   LayerWeights weights = build_layer(reader, blueprint, state_->model.quantisation).weights;
-  weights.owner = state_;
+  using Owners = std::pair<std::shared_ptr<const void>, std::shared_ptr<const void>>;
+  weights.owner = std::make_shared<Owners>(state_, reader.owned());
   return weights;
 }
 

@@ -160,12 +160,16 @@ std::vector<std::int32_t> read_token_table(TensorReader& reader, const LayerBlue
 RouterWeights read_router_weights(TensorReader& reader, const LayerBlueprint& blueprint) {
   const RouterSpec& router = blueprint.router;
   RouterWeights weights;
-  weights.weight = schemes::kPlain.matrix(reader, below(blueprint, blueprint.names.router),
-                                          {router.experts, blueprint.hidden});
+  weights.weight = blueprint.read_router_weight != nullptr
+                       ? blueprint.read_router_weight(reader, blueprint)
+                       : schemes::kPlain.matrix(reader, below(blueprint, blueprint.names.router),
+                                                {router.experts, blueprint.hidden});
   if (router.bias)
     weights.bias = reader.vector(below(blueprint, blueprint.names.router_bias), router.experts);
   if (router.selection_bias)
     weights.selection_bias = reader.vector(below(blueprint, blueprint.names.selection_bias), router.experts);
+  if (router.expert_scale)
+    weights.expert_scale = reader.vector(below(blueprint, blueprint.names.expert_scale), router.experts);
   if (router.by_token_id) weights.table = read_token_table(reader, blueprint);
   return weights;
 }

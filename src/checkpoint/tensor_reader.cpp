@@ -173,6 +173,10 @@ VectorView TensorReader::vector(const std::string& name, std::int64_t size) {
   return {tensor.view->data, tensor.view->dtype, size, bits(tensor.view->dtype) / 8};
 }
 
+std::byte* TensorReader::own(std::size_t bytes) {
+  return owned_->emplace_back(std::make_unique<std::byte[]>(bytes)).get();
+}
+
 std::vector<const ModelTensor*> TensorReader::unused(std::string_view prefix) const {
   std::vector<const ModelTensor*> left;
   for (const ModelTensor& tensor : files_->below(prefix))

@@ -5,6 +5,7 @@
 
 #include <deque>
 #include <initializer_list>
+#include <memory>
 #include <optional>
 #include <set>
 #include <span>
@@ -58,6 +59,11 @@ class TensorReader {
   /// A tensor that is known and that nothing here needs.
   void ignore(const std::string& name) { used_.insert(name); }
 
+  /// Memory for what no file holds in the form that is needed; aligned for any number.
+  std::byte* own(std::size_t bytes);
+  /// Keeps all of it alive.
+  std::shared_ptr<const void> owned() const { return owned_; }
+
   /// The tensors below `prefix` that nobody asked for.
   std::vector<const ModelTensor*> unused(std::string_view prefix) const;
 
@@ -74,6 +80,8 @@ class TensorReader {
   std::optional<Slice> slice_ = {};
   std::deque<Part> parts_ = {};  // a deque: what was handed out stays where it is
   std::set<std::string, std::less<>> used_ = {};
+  using Memory = std::vector<std::unique_ptr<std::byte[]>>;
+  std::shared_ptr<Memory> owned_ = std::make_shared<Memory>();
 };
 
 /// "F8_E4M3 [192, 256]"

@@ -19,7 +19,8 @@ std::span<const Family* const> families() {
       &kGlmMoeDsa,     &kGlm5Next,    &kGlm5NextText, &kQwen2Moe,         &kQwen3Next,        &kQwen35Moe,
       &kQwen35MoeText, &kOlmoe,       &kGraniteMoe,   &kGraniteMoeShared, &kGraniteMoeHybrid, &kMinimaxM2,
       &kMinimaxM3,     &kMinimaxM3Vl, &kStep3p5,      &kStep3p7,          &kBailingMoeV2,     &kBailingMoeV3,
-      &kExaoneMoe,     &kErnie45Moe,  &kLlama4,       &kLlama4Text,       &kNemotronH};
+      &kExaoneMoe,     &kErnie45Moe,  &kLlama4,       &kLlama4Text,       &kNemotronH,        &kGemma4,
+      &kGemma4Text,    &kKimiK3,      &kKimiLinear};
   return kAll;
 }
 

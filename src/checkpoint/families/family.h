@@ -23,6 +23,7 @@ struct BlockNames {
   std::string_view router = "gate";
   std::string_view router_bias = {};     // whole name: "router.bias"
   std::string_view selection_bias = {};  // whole name: "gate.bias"
+  std::string_view expert_scale = {};    // whole name: "router.per_expert_scale"
   std::string_view token_table = {};     // whole name: "gate.tid2eid"
   std::string_view expert = "experts.{}";
   std::string_view shared = "shared_experts";
@@ -31,6 +32,8 @@ struct BlockNames {
 
 struct LayerBlueprint;
 using ReadExperts = std::vector<ExpertWeights> (*)(TensorReader&, const LayerBlueprint&, const Quantisation&);
+
+using ReadRouterWeight = WeightMatrix (*)(TensorReader&, const LayerBlueprint&);
 
 /// Each expert has modules of its own: `expert`.gate and so on.
 std::vector<ExpertWeights> read_separate_experts(TensorReader&, const LayerBlueprint&, const Quantisation&);
@@ -66,6 +69,7 @@ struct LayerBlueprint {
   std::optional<SharedBlueprint> shared = {};
   int vocabulary = 0;                             // rows of the token table
   std::vector<std::string_view> not_needed = {};  // whole names that may be there and have no use
+  ReadRouterWeight read_router_weight = nullptr;  // null: `names.router`, as it is
   ReadExperts read_experts = read_separate_experts;
 
   /// Prefixes of whole names below which every tensor is the layer's.
@@ -113,6 +117,8 @@ extern const Family kExaoneMoe;
 extern const Family kErnie45Moe;
 extern const Family kLlama4, kLlama4Text;
 extern const Family kNemotronH;
+extern const Family kGemma4, kGemma4Text;
+extern const Family kKimiK3, kKimiLinear;
 /// For a model_type that is in no other's: conventional names, or nothing.
 extern const Family kGeneric;
 }  // namespace families_list

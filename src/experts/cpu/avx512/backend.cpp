@@ -53,9 +53,10 @@ constinit const Backend kCpuAvx512{
                 Formats::set<format::F32, format::F16, format::Bf16, format::Mxfp4, format::Nvfp4,
                              format::Fp8Block128, format::Fp8Channel, format::Fp8Tensor, format::Mxfp8>(),
             .activations = Activations::everything(),
-            .features = Features::set<feature::GateUpBias, feature::DownBias, feature::Limit, feature::Slope,
-                                      feature::Shift, feature::ExpertMap, feature::WeightOnInput,
-                                      feature::SharedExpert, feature::MixedFormats>()},
+            .features =
+                Features::set<feature::GateUpBias, feature::DownBias, feature::Limit, feature::Slope,
+                              feature::Shift, feature::Saturation, feature::ExpertMap, feature::WeightOnInput,
+                              feature::SharedExpert, feature::MixedFormats>()},
     .pack = pack,
     .packed_bytes = packed_bytes,
     .kernels = kernels,
