@@ -28,8 +28,10 @@ void set(EditableModel& model, const std::string& key, std::string_view value) {
   if (at == std::string::npos) throw std::logic_error("no key " + key);
   if (value.empty()) return EditableModel::replace(model.config, quoted, "\"absent_" + key + "\":");
   const std::size_t begin = at + quoted.size() + 1;
-  const std::size_t end = model.config[begin] == '[' ? model.config.find(']', begin) + 1
-                                                     : model.config.find_first_of(",\n}", begin);
+  const char first = model.config[begin];
+  const std::size_t end = first == '['   ? model.config.find(']', begin) + 1
+                          : first == '"' ? model.config.find('"', begin + 1) + 1
+                                         : model.config.find_first_of(",\n}", begin);
   model.config.replace(begin, end - begin, value);
 }
 
@@ -141,6 +143,9 @@ const Refused kRefused[] = {
      "router_input_lost", "element 5"},
 };
 // clang-format on
+
+/// GoogleTest would print the bytes.
+void PrintTo(const Refused& row, std::ostream* out) { *out << row.name; }
 
 class FamilyRefused : public ::testing::TestWithParam<Refused> {};
 
@@ -274,7 +279,6 @@ TEST(FamilyStacks, QuantisedStacksAreReadLikeSingleExperts) {
 }
 
 TEST(FamilyStacks, QuantisedQwen35StoresEachExpertAlone) {
-  EditableModel stacked = EditableModel::of_sample("qwen3-next");
   const Edited model("qwen3-next", [](EditableModel& m) { set(m, "model_type", "\"qwen3_5_moe_text\""); });
   EXPECT_EQ(model->spec(0).routed.experts, 8);
 }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -295,11 +296,20 @@ bool has_note(const Checkpoint& model, std::string_view part) {
                      [&](const std::string& one) { return one.find(part) != one.npos; });
 }
 
+/// GoogleTest would print the bytes.
+void PrintTo(const Want& want, std::ostream* out) { *out << want.sample << " layer " << want.layer; }
+
+/// Written once a process.
+const Sample& sample_of(const std::string& family) {
+  static std::map<std::string, Sample> samples;
+  return samples.try_emplace(family, family).first->second;
+}
+
 class FamilyTest : public ::testing::TestWithParam<Want> {};
 
 TEST_P(FamilyTest, SpecIsWhatTheSheetSays) {
   const Want& want = GetParam();
-  const Sample model(want.sample);
+  const Sample& model = sample_of(want.sample);
   EXPECT_EQ(model->info().family, want.family);
   EXPECT_EQ(model->info().moe_layers, want.moe_layers);
   const LayerSpec spec = model->spec(want.layer);
@@ -324,7 +334,7 @@ TEST_P(FamilyTest, SpecIsWhatTheSheetSays) {
 
 TEST_P(FamilyTest, RouterIsWhatTheSheetSays) {
   const Want& want = GetParam();
-  const Sample model(want.sample);
+  const Sample& model = sample_of(want.sample);
   const RouterSpec router = model->spec(want.layer).router;
   EXPECT_EQ(router.score.str(), want.score);
   EXPECT_EQ(router.groups, want.groups);
@@ -339,7 +349,7 @@ TEST_P(FamilyTest, RouterIsWhatTheSheetSays) {
 }
 
 TEST_P(FamilyTest, WeightsFitTheSpec) {
-  const Sample model(GetParam().sample);
+  const Sample& model = sample_of(GetParam().sample);
   for (const int layer : model->info().moe_layers)
     EXPECT_NO_THROW(validate(model->spec(layer), model->weights(layer))) << layer;
 }
@@ -356,7 +366,7 @@ INSTANTIATE_TEST_SUITE_P(All, FamilyTest, ::testing::ValuesIn(kWants), name_of);
 /// Every backend of this machine against the definition, on the first layer with experts of every sample.
 TEST(FamilySamples, RunAsTheDefinitionSays) {
   for (const std::string_view family : testing::sample_families()) {
-    const Sample model(family);
+    const Sample& model = sample_of(std::string(family));
     const testing::CheckReport report = testing::check(*model, {.layers = {model->info().moe_layers.back()}});
     EXPECT_TRUE(report.passed()) << family;
     for (const testing::CheckCase& one : report.cases)
@@ -377,7 +387,7 @@ float element(const WeightMatrix& matrix, std::int64_t row, std::size_t col) {
 constexpr std::int64_t kHidden = 128, kWidth = 96;
 
 TEST(FamilyLayouts, FusedHalvesAreGateThenUp) {
-  const Sample model("qwen3.5-moe");
+  const Sample& model = sample_of("qwen3.5-moe");
   const ExpertWeights expert = model->weights(0).routed[5];
   const std::string stack = "model.language_model.layers.0.mlp.experts.";
   const std::int64_t at = 5 * 2 * kWidth;  // the expert's first row
@@ -390,7 +400,7 @@ TEST(FamilyLayouts, FusedHalvesAreGateThenUp) {
 }
 
 TEST(FamilyLayouts, Llama4IsTransposed) {
-  const Sample model("llama-4");
+  const Sample& model = sample_of("llama-4");
   const ExpertWeights expert = model->weights(1).routed[3];
   const std::string stack = "language_model.model.layers.1.feed_forward.experts.";
   const auto in = [&](std::int64_t row, std::int64_t output) {
@@ -403,7 +413,7 @@ TEST(FamilyLayouts, Llama4IsTransposed) {
 }
 
 TEST(FamilyLayouts, StepHasAStackForEach) {
-  const Sample model("step-3.5");
+  const Sample& model = sample_of("step-3.5");
   const ExpertWeights expert = model->weights(2).routed[6];
   const std::string stack = "model.layers.2.moe.";
   const std::int64_t at = (6 * kWidth + 7) * kHidden + 11;
@@ -416,7 +426,7 @@ TEST(FamilyLayouts, StepHasAStackForEach) {
 }
 
 TEST(FamilyLayouts, GraniteFusesItsSharedExpertToo) {
-  const Sample model("granite-moe");
+  const Sample& model = sample_of("granite-moe");
   const LayerWeights weights = model->weights(0);
   const std::string layer = "model.layers.0.";
   const std::int64_t at = (2 * 2 * kWidth + kWidth + 7) * kHidden + 11;
@@ -429,7 +439,7 @@ TEST(FamilyLayouts, GraniteFusesItsSharedExpertToo) {
 }
 
 TEST(FamilyLayouts, MixtralNamesAreGateW1UpW3) {
-  const Sample model("kimi-linear-situ");
+  const Sample& model = sample_of("kimi-linear-situ");
   const ExpertWeights expert = model->weights(1).routed[4];
   const std::string name = "model.layers.1.block_sparse_moe.experts.4.";
   EXPECT_EQ(element(*expert.gate, 7, 11), model.stored(name + "w1.weight", 7 * kHidden + 11));
@@ -437,14 +447,14 @@ TEST(FamilyLayouts, MixtralNamesAreGateW1UpW3) {
 }
 
 TEST(FamilyLayouts, NemotronHasNoGateMatrix) {
-  const Sample model("nemotron-3");
+  const Sample& model = sample_of("nemotron-3");
   EXPECT_FALSE(model->spec(2).routed.formats.gate);
   EXPECT_FALSE(model->weights(2).routed[0].gate);
   EXPECT_FALSE(model->weights(2).shared[0].gate);
 }
 
 TEST(FamilyLayouts, ErniesBiasIsARow) {
-  const Sample model("ernie-4.5");
+  const Sample& model = sample_of("ernie-4.5");
   const VectorView bias = model->weights(1).router.selection_bias;
   ASSERT_EQ(bias.size, 8);
   EXPECT_EQ(format::read_number(bias.dtype, bias.data + 5 * bias.stride),
@@ -453,7 +463,7 @@ TEST(FamilyLayouts, ErniesBiasIsARow) {
 
 /// The router sees RMSNorm(x) scale hidden^-1/2, the layer is given RMSNorm(x) norm.
 TEST(FamilyLayouts, GemmasRouterTakesUpItsOwnInput) {
-  const Sample model("gemma-4");
+  const Sample& model = sample_of("gemma-4");
   const LayerWeights weights = model->weights(1);
   const std::string layer = "model.language_model.layers.1.";
   for (const std::int64_t c : {0, 64, 127}) {

@@ -248,7 +248,8 @@ class Run(unittest.TestCase):
 
 class Sample(unittest.TestCase):
     FAMILIES = ("gpt-oss", "gpt-oss-bf16", "deepseek-v4", "deepseek-v4-nvfp4", "deepseek-v4-base", "mixtral",
-                "qwen3-moe", "qwen3-moe-fp8", "qwen3-moe-nvfp4", "qwen3-moe-mxfp4")
+                "qwen3-moe", "qwen3-moe-fp8", "qwen3-moe-nvfp4", "qwen3-moe-mxfp4", "qwen3.5-moe", "granite-moe",
+                "llama-4", "gemma-4")
 
     def test_each_family_is_written_read_explained_and_checked(self):
         for family in self.FAMILIES:

@@ -14,10 +14,12 @@ LayerBlueprint pattern_of(const Config& config) {
       .intermediate = config.integer("moe_intermediate_size", limits::kWidth),
       .router = read_router(config, "num_experts", known<Score>("softmax")),
       .activation = read_activation(config),
-      .shared = {},
   };
   pattern.shared =
       SharedBlueprint{.intermediate = config.integer("shared_expert_intermediate_size", limits::kWidth),
+                      .gate = "gate_proj",
+                      .up = "up_proj",
+                      .down = "down_proj",
                       .sigmoid_gate = "shared_expert_gate.weight"};
   return pattern;
 }
