@@ -40,8 +40,8 @@ struct MixedFormats { static constexpr std::string_view name = "mixed_formats"; 
 using Feature = Name<struct FeatureTag>;
 using FeatureSet = NameSet<struct FeatureTag>;
 using Features = List<struct FeatureTag, feature::GateUpBias, feature::DownBias, feature::Limit,
-                      feature::Slope, feature::Shift, feature::Saturation, feature::ExpertMap, feature::WeightOnInput,
-                      feature::SharedExpert, feature::MixedFormats>;
+                      feature::Slope, feature::Shift, feature::Saturation, feature::ExpertMap,
+                      feature::WeightOnInput, feature::SharedExpert, feature::MixedFormats>;
 
 /// What a set of experts asks for.
 FeatureSet needs(const ExpertsSpec& spec);

@@ -363,7 +363,7 @@ std::string name_of(const ::testing::TestParamInfo<Want>& info) {
 
 INSTANTIATE_TEST_SUITE_P(All, FamilyTest, ::testing::ValuesIn(kWants), name_of);
 
-/// Every backend of this machine against the definition, on the first layer with experts of every sample.
+/// Every backend of this machine against the definition, on the last layer of every sample.
 TEST(FamilySamples, RunAsTheDefinitionSays) {
   for (const std::string_view family : testing::sample_families()) {
     const Sample& model = sample_of(std::string(family));
