@@ -199,6 +199,7 @@ class LayerDraw {
         exact_ ? sparse(shape, kUpTerms) : normal(shape, 2 / std::sqrt(static_cast<double>(shape.cols))));
     if (spec.bias) weights.bias = bias(spec.experts);
     if (spec.selection_bias) weights.selection_bias = bias(spec.experts);
+    if (spec.expert_scale) weights.expert_scale = bias(spec.experts);
     if (spec.by_token_id)
       for (int token = 0; token < kDrawnVocabulary; ++token)
         for (int k = 0; k < spec.top_k; ++k)

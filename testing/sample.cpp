@@ -110,7 +110,8 @@ void write_shards(Directory& directory, const sample::Flavour& flavour, std::uin
 
 void write_one_file(Directory& directory, const sample::Flavour& flavour, std::uint64_t seed) {
   sample::Shard shard{.draw = Draw(seed)};
-  for (int layer = 0; layer < flavour.shape.layers; ++layer) flavour.add_layer(shard, flavour, layer);
+  for (int layer = flavour.shape.first; layer < flavour.shape.layers; ++layer)
+    flavour.add_layer(shard, flavour, layer);
   directory.write("model.safetensors", shard.tensors);
 }
 
@@ -126,7 +127,8 @@ SampleFiles write_sample(std::string_view family, const std::string& directory, 
     write_shards(out, flavour, seed);
   else
     write_one_file(out, flavour, seed);
-  for (int layer = 0; layer < flavour.shape.layers; ++layer) out.written.layers.push_back(layer);
+  for (int layer = flavour.shape.first; layer < flavour.shape.layers; ++layer)
+    out.written.layers.push_back(layer);
   return out.written;
 }
 

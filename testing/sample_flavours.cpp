@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "format/formats.h"
+#include "testing/sample_blocks.h"
 
 namespace sluice::testing::sample {
 
@@ -295,6 +296,14 @@ constexpr Flavour kFlavours[] = {
 
 }  // namespace
 
-std::span<const Flavour> flavours() { return kFlavours; }
+std::span<const Flavour> flavours() {
+  static const std::vector<Flavour> kAll = [] {
+    std::vector<Flavour> all(std::begin(kFlavours), std::end(kFlavours));
+    const auto blocks = block_flavours();
+    all.insert(all.end(), blocks.begin(), blocks.end());
+    return all;
+  }();
+  return kAll;
+}
 
 }  // namespace sluice::testing::sample

@@ -13,6 +13,7 @@ namespace sluice::testing::sample {
 /// Sizes of the samples. Intermediate sizes that are no multiple of 128 exercise the last, partial groups.
 struct Shape {
   int hidden = 128, intermediate = 96, experts = 8, top_k = 4, layers = 2, vocabulary = 64;
+  int first = 0;  // layers before it have no experts and are left out
 };
 
 /// What a family needs to know of a flavour.
@@ -23,7 +24,8 @@ struct Flavour {
   AddMatrix add_shared = nullptr;  // a shared expert's
   void (*add_layer)(Shard&, const Flavour&, int layer);
   nlohmann::ordered_json (*config)(const Flavour&);
-  bool file_each_layer = false;  // shards with an index, otherwise one file
+  bool file_each_layer = false;       // shards with an index, otherwise one file
+  const void* description = nullptr;  // a Block of flavours made of one (sample_blocks.h)
 };
 
 std::span<const Flavour> flavours();

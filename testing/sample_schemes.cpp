@@ -69,6 +69,12 @@ void add_hugging_face_fp8(Shard& shard, const std::string& name, const Drawn& dr
   add_fp8_blocks(shard, name, ".weight_scale_inv", drawn);
 }
 
+void add_minimax_mxfp8(Shard& shard, const std::string& name, const Drawn& drawn) {
+  format::Encoded e = encoded("mxfp8", drawn);
+  shard.add(name + ".weight", DType::f8_e4m3, {drawn.rows, drawn.cols}, std::move(e.codes));
+  shard.add(name + ".weight_scale_inv", DType::u8, {drawn.rows, drawn.cols / 32}, std::move(e.scales));
+}
+
 void add_deepseek_fp8_e8m0(Shard& shard, const std::string& name, const Drawn& drawn) {
   const std::vector<std::int64_t> scale_shape{(drawn.rows + 127) / 128, (drawn.cols + 127) / 128};
   const auto block_of = [&](std::size_t i) {

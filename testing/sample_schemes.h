@@ -56,6 +56,8 @@ void add_deepseek_fp8(Shard& shard, const std::string& name, const Drawn& drawn)
 void add_deepseek_fp8_e8m0(Shard& shard, const std::string& name, const Drawn& drawn);
 /// FP8 in blocks of 128 x 128, ".weight_scale_inv" of float32.
 void add_hugging_face_fp8(Shard& shard, const std::string& name, const Drawn& drawn);
+/// MiniMax-M3's MXFP8: ".weight_scale_inv" of bytes that are exponents.
+void add_minimax_mxfp8(Shard& shard, const std::string& name, const Drawn& drawn);
 /// ModelOpt: the second scale multiplies, and an input scale that weights do not need comes along.
 void add_modelopt_nvfp4(Shard& shard, const std::string& name, const Drawn& drawn);
 /// compressed-tensors: the global scale divides.

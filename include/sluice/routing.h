@@ -34,6 +34,7 @@ struct RouterSpec {
   bool selection_bias = false;  // added to the score for selecting, never part of the weight
   bool renormalise = false;     // weights divided by their sum
   float scale = 1.0f;           // applied once, after renormalising
+  bool expert_scale = false;    // then times a number for each expert (Gemma-4's per-expert output scale)
   bool by_token_id = false;     // ids come from a table indexed by token id; weights still from the scores
 };
 
@@ -53,13 +54,14 @@ struct Routing {
 void combine(const Routing& routing, std::span<const std::int32_t> row_of_slot, const float* rows, int hidden,
              float* output);
 
-/// What top_k reads. `logits` is [tokens, experts]. `selection_bias` is [experts] when the spec has one,
-/// otherwise empty. `table` is [vocabulary, top_k] and `token_ids` [tokens] when routing by token id,
-/// otherwise empty.
+/// What top_k reads. `logits` is [tokens, experts]. `selection_bias` and `expert_scale` are [experts] when
+/// the spec has them, otherwise empty. `table` is [vocabulary, top_k] and `token_ids` [tokens] when routing
+/// by token id, otherwise empty.
 struct RouterInput {
   std::span<const float> logits;
   int tokens = 0;
   std::span<const float> selection_bias = {};
+  std::span<const float> expert_scale = {};
   std::span<const std::int32_t> table = {};
   std::span<const std::int64_t> token_ids = {};
 };

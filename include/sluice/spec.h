@@ -29,7 +29,7 @@ namespace sluice {
 using Format = Name<struct FormatTag>;
 
 /// What happens between the two matrix products: "silu" (clamps first), "silu_then_clamp", "gelu_tanh",
-/// "gelu_erf", "relu2".
+/// "gelu_erf", "relu2", "situ".
 using Activation = Name<struct ActivationTag>;
 
 /// The numbers an activation reads. They travel as one value: a kernel cannot be handed the limit and not the
@@ -38,6 +38,8 @@ struct ActivationParams {
   float limit = std::numeric_limits<float>::infinity();
   float slope = 1.0f;
   float shift = 0.0f;
+  float situ_beta = std::numeric_limits<float>::infinity();         // where "situ" saturates the gate
+  float situ_linear_beta = std::numeric_limits<float>::infinity();  // and up
   friend bool operator==(const ActivationParams&, const ActivationParams&) = default;
 };
 
@@ -117,6 +119,7 @@ struct RouterWeights {
   std::optional<WeightMatrix> weight = {};
   VectorView bias = {};
   VectorView selection_bias = {};
+  VectorView expert_scale = {};
   std::vector<std::int32_t> table = {};
 };
 

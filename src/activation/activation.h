@@ -16,7 +16,7 @@ namespace sluice::activation {
 
 /// Which members of ActivationParams an activation reads. A spec that sets another one is refused.
 struct Reads {
-  bool limit = false, slope = false, shift = false;
+  bool limit = false, slope = false, shift = false, saturation = false;
 };
 
 template <class Real>
@@ -93,6 +93,28 @@ struct GeluErf {
   }
 };
 
+/// beta tanh(x / beta): close to x at first, and never beyond beta. Infinity leaves x as it is, for which the
+/// formula has infinity times 0.
+template <class Real>
+SLUICE_HD Real saturate(Real x, Real beta) {
+  using std::tanh;
+  const Real y = beta * tanh(x / beta);
+  return y != y && x == x ? x : y;
+}
+
+/// SiTU (Kimi-K3: 4 and 25): both branches saturate smoothly, and the sigmoid sees the gate as it was.
+/// Without betas it is plain SwiGLU.
+struct Situ {
+  static constexpr std::string_view name = "situ";
+  static constexpr bool gated = true;
+  static constexpr Reads reads{.saturation = true};
+  template <class Real>
+  static SLUICE_HD Real apply(Real gate, Real up, const ActivationParams& p) {
+    const Real y = saturate(gate, Real(p.situ_beta)) * sigmoid(gate);
+    return (y != y && gate == gate ? Real(0) : y) * saturate(up, Real(p.situ_linear_beta));
+  }
+};
+
 /// ReLU squared, no gate matrix (Nemotron-3). NaN stays NaN.
 struct Relu2 {
   static constexpr std::string_view name = "relu2";
@@ -109,6 +131,6 @@ struct Relu2 {
 namespace sluice {
 
 using Activations = List<struct ActivationTag, activation::Silu, activation::SiluThenClamp,
-                         activation::GeluTanh, activation::GeluErf, activation::Relu2>;
+                         activation::GeluTanh, activation::GeluErf, activation::Relu2, activation::Situ>;
 
 }  // namespace sluice

@@ -33,22 +33,11 @@ namespace {
 
 constexpr std::size_t kConfigBytes = 64'000'000;  // lists of modules make some of them megabytes long
 
-std::string model_types() {
-  std::string names;
-  for (const Family* family : families())
-    names += (names.empty() ? "" : ", ") + std::string(family->model_type);
-  return names;
-}
-
 const Family& family_of(const Config& config) {
   const std::string type = config.text("model_type");
   for (const Family* family : families())
     if (family->model_type == type) return *family;
-  fail(ErrorKind::unsupported, {.code = "unknown_family",
-                                .what = fmt::format("the model_type \"{}\" is not known", printable(type)),
-                                .file = config.file_name(),
-                                .why = fmt::format("known are: {}", model_types()),
-                                .todo = "docs/adding/family.md says how a family is added"});
+  return families_list::kGeneric;
 }
 
 /// A configuration of a model directory, with what its views point into.
@@ -176,15 +165,17 @@ LayerWeights Checkpoint::weights(int layer) const {
   state_->files.check_unchanged();
   TensorReader reader(state_->files, Depth::values);
   LayerWeights weights = build_layer(reader, blueprint, state_->model.quantisation).weights;
-  weights.owner = state_;
+  using Owners = std::pair<std::shared_ptr<const void>, std::shared_ptr<const void>>;
+  weights.owner = std::make_shared<Owners>(state_, reader.owned());
   return weights;
 }
 
 std::int64_t Checkpoint::layer_bytes(int layer) const {
   const LayerBlueprint& blueprint = state_->model.moe_layers[state_->position(layer)];
   std::int64_t bytes = 0;
-  for (const ModelTensor& tensor : state_->files.below(blueprint.block))
-    bytes += static_cast<std::int64_t>(tensor.view->bytes());
+  for (const std::string& part : blueprint.whole_parts())
+    for (const ModelTensor& tensor : state_->files.below(part))
+      bytes += static_cast<std::int64_t>(tensor.view->bytes());
   return bytes;
 }
 

@@ -192,6 +192,29 @@ std::vector<std::string> Config::texts_or_empty(std::string_view key) const {
   return texts;
 }
 
+std::vector<bool> Config::flags_or_empty(std::string_view key) const {
+  const Json* value = find(key);
+  if (value == nullptr) return {};
+  const auto* list = std::get_if<Json::Array>(&value->value);
+  if (list == nullptr) wrong_type(key, *value, "a list of true and false");
+  std::vector<bool> flags;
+  for (const Json& item : *list) {
+    const auto* flag = std::get_if<bool>(&item.value);
+    flags.push_back(flag != nullptr ? *flag : checked_integer(key, item, {0, 1}) == 1);
+  }
+  return flags;
+}
+
+bool Config::is_text(std::string_view key) const {
+  const Json* value = find(key);
+  return value != nullptr && std::holds_alternative<std::string>(value->value);
+}
+
+bool Config::is_list(std::string_view key) const {
+  const Json* value = find(key);
+  return value != nullptr && std::holds_alternative<Json::Array>(value->value);
+}
+
 std::optional<Config> Config::object(std::string_view key) const {
   const Json* value = find(key);
   if (value == nullptr) return std::nullopt;

@@ -47,6 +47,10 @@ class Config {
   bool flag_or(std::string_view key, bool absent) const;
   std::vector<std::int64_t> integers_or_empty(std::string_view key, IntRange range) const;
   std::vector<std::string> texts_or_empty(std::string_view key) const;
+  /// true and false, or 1 and 0.
+  std::vector<bool> flags_or_empty(std::string_view key) const;
+  bool is_text(std::string_view key) const;
+  bool is_list(std::string_view key) const;
   std::optional<Config> object(std::string_view key) const;
   /// The objects of an object, in order of their keys.
   std::vector<Config> objects(std::string_view key) const;

@@ -14,9 +14,7 @@ namespace {
 
 constexpr const char* kBelongTogether = "config.json and the weights must belong together: fetch both again";
 
-std::string below(const LayerBlueprint& blueprint, std::string_view name) {
-  return blueprint.block + std::string(name);
-}
+}  // namespace
 
 WeightMatrix read_module(TensorReader& reader, const Quantisation& quantisation, const std::string& module,
                          MatrixShape shape) {
@@ -31,6 +29,12 @@ WeightMatrix read_module(TensorReader& reader, const Quantisation& quantisation,
                      .todo = kBelongTogether};
   });
   return scheme.matrix(reader, module, shape);
+}
+
+namespace {
+
+std::string below(const LayerBlueprint& blueprint, std::string_view name) {
+  return blueprint.block + std::string(name);
 }
 
 std::vector<WeightMatrix> read_stack(TensorReader& reader, const Quantisation& quantisation,
@@ -60,6 +64,24 @@ ExpertWeights read_expert(TensorReader& reader, const LayerBlueprint& blueprint,
   if (is_gated(blueprint.activation))
     expert.gate = read_module(reader, quantisation, module(blueprint.names.gate), in);
   return expert;
+}
+
+ExpertWeights read_shared(TensorReader& reader, const LayerBlueprint& blueprint,
+                          const Quantisation& quantisation) {
+  const SharedBlueprint& shared = *blueprint.shared;
+  const std::string prefix = below(blueprint, blueprint.names.shared) + ".";
+  LayerBlueprint named = blueprint;
+  if (!shared.gate.empty()) named.names.gate = shared.gate;
+  if (!shared.up.empty()) named.names.up = shared.up;
+  if (!shared.down.empty()) named.names.down = shared.down;
+  if (!shared.gate_in_up) return read_expert(reader, named, quantisation, prefix, shared.intermediate);
+  const std::string up = prefix + std::string(named.names.up);
+  const auto [gate_rows, up_rows] = halves_of(
+      read_module(reader, quantisation, up, {2 * shared.intermediate, blueprint.hidden}), reader.files(), up);
+  return {.gate = gate_rows,
+          .up = up_rows,
+          .down = read_module(reader, quantisation, prefix + std::string(named.names.down),
+                              {blueprint.hidden, shared.intermediate})};
 }
 
 /// Rows first, first + step, ... of a matrix whose scales do not span rows.
@@ -138,12 +160,16 @@ std::vector<std::int32_t> read_token_table(TensorReader& reader, const LayerBlue
 RouterWeights read_router_weights(TensorReader& reader, const LayerBlueprint& blueprint) {
   const RouterSpec& router = blueprint.router;
   RouterWeights weights;
-  weights.weight = schemes::kPlain.matrix(reader, below(blueprint, blueprint.names.router),
-                                          {router.experts, blueprint.hidden});
+  weights.weight = blueprint.read_router_weight != nullptr
+                       ? blueprint.read_router_weight(reader, blueprint)
+                       : schemes::kPlain.matrix(reader, below(blueprint, blueprint.names.router),
+                                                {router.experts, blueprint.hidden});
   if (router.bias)
     weights.bias = reader.vector(below(blueprint, blueprint.names.router_bias), router.experts);
   if (router.selection_bias)
     weights.selection_bias = reader.vector(below(blueprint, blueprint.names.selection_bias), router.experts);
+  if (router.expert_scale)
+    weights.expert_scale = reader.vector(below(blueprint, blueprint.names.expert_scale), router.experts);
   if (router.by_token_id) weights.table = read_token_table(reader, blueprint);
   return weights;
 }
@@ -156,9 +182,12 @@ bool ends_with_any(std::string_view name, std::initializer_list<std::string_view
 /// nobody asked for would change outputs if somebody did, and is refused.
 int check_all_used(const TensorReader& reader, const LayerBlueprint& blueprint) {
   int activation_scales = 0;
-  std::vector<const ModelTensor*> left = reader.unused(blueprint.block);
-  for (const ModelTensor* tensor : reader.files().unlisted_below(blueprint.block))
-    if (!reader.files().has(tensor->name)) left.push_back(tensor);  // a second copy is only noted
+  std::vector<const ModelTensor*> left;
+  for (const std::string& part : blueprint.whole_parts()) {
+    for (const ModelTensor* tensor : reader.unused(part)) left.push_back(tensor);
+    for (const ModelTensor* tensor : reader.files().unlisted_below(part))
+      if (!reader.files().has(tensor->name)) left.push_back(tensor);  // a second copy is only noted
+  }
   for (const ModelTensor* tensor : left) {
     if (ends_with_any(tensor->name, {".input_scale", ".input_global_scale", ".activation_scale"})) {
       ++activation_scales;
@@ -187,10 +216,18 @@ ExpertsSpec experts_spec(const LayerBlueprint& blueprint, const MatrixFormats& f
           .top_k = blueprint.router.top_k,
           .formats = formats,
           .activation = blueprint.activation,
-          .params = blueprint.params};
+          .params = blueprint.params,
+          .weight_on_input = blueprint.weight_on_input};
 }
 
 }  // namespace
+
+std::vector<std::string> LayerBlueprint::whole_parts() const {
+  if (parts.empty()) return {block};
+  std::vector<std::string> whole;
+  for (const std::string_view part : parts) whole.push_back(block + std::string(part));
+  return whole;
+}
 
 std::vector<ExpertWeights> read_separate_experts(TensorReader& reader, const LayerBlueprint& blueprint,
                                                  const Quantisation& quantisation) {
@@ -245,13 +282,15 @@ LayerParts build_layer(TensorReader& reader, const LayerBlueprint& blueprint,
   spec.routed.down_bias = static_cast<bool>(weights.routed.front().down_bias);
   if (blueprint.shared) {
     const int width = blueprint.shared->intermediate;
-    weights.shared.push_back(
-        read_expert(reader, blueprint, quantisation, below(blueprint, blueprint.names.shared) + ".", width));
+    weights.shared.push_back(read_shared(reader, blueprint, quantisation));
     ExpertsSpec shared = experts_spec(blueprint, formats_of(weights.shared.front()));
     shared.intermediate = width;
     shared.experts = shared.local_experts = shared.top_k = 1;
     shared.params = blueprint.shared->params;
-    spec.shared = SharedSpec{.experts = shared};
+    shared.weight_on_input = false;
+    spec.shared = SharedSpec{.experts = shared, .sigmoid_gate = !blueprint.shared->sigmoid_gate.empty()};
+    if (spec.shared->sigmoid_gate)
+      weights.shared_gate = reader.vector(below(blueprint, blueprint.shared->sigmoid_gate), blueprint.hidden);
   }
   for (const std::string_view name : blueprint.not_needed) reader.ignore(below(blueprint, name));
   const int activation_scales = check_all_used(reader, blueprint);

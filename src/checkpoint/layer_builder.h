@@ -19,4 +19,16 @@ struct LayerParts {
 LayerParts build_layer(TensorReader& reader, const LayerBlueprint& blueprint,
                        const Quantisation& quantisation);
 
+/// The matrix of one module, in the scheme that the configuration gives it. Throws unsupported for a scheme
+/// of stacks only.
+WeightMatrix read_module(TensorReader& reader, const Quantisation& quantisation, const std::string& module,
+                         MatrixShape shape);
+
+/// Gate and up of a matrix that holds both, gate rows first. Throws unsupported when a block of scales has
+/// rows of both.
+struct GateAndUp {
+  WeightMatrix gate, up;
+};
+GateAndUp halves_of(const WeightMatrix& both, const ModelFiles& files, const std::string& module);
+
 }  // namespace sluice::checkpoint

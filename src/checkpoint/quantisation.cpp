@@ -46,10 +46,14 @@ Quantisation read_mxfp4(const Config& config) {
 }
 
 Quantisation read_fp8(const Config& config) {
-  if (config.text_or("fmt", "e4m3") != "e4m3") unknown(config, "fmt", {"e4m3"});
+  const std::string fmt = config.text_or("fmt", "e4m3");
+  if (fmt != "e4m3" && fmt != "float8_e4m3fn") unknown(config, "fmt", {"e4m3", "float8_e4m3fn"});
   const auto block = config.integers_or_empty("weight_block_size", kSmall);
   if (block.empty()) return everywhere(schemes::kFp8Tensor, "fp8", not_converted(config));
-  if (block != std::vector<std::int64_t>{128, 128}) unknown(config, "weight_block_size", {"[128, 128]"});
+  if (block == std::vector<std::int64_t>{32, 32})
+    return everywhere(schemes::kFp8Tiles32, "fp8 in tiles of 32 x 32", not_converted(config));
+  if (block != std::vector<std::int64_t>{128, 128})
+    unknown(config, "weight_block_size", {"[128, 128]", "[32, 32]"});
   return everywhere(schemes::kFp8Block, "fp8 in blocks of 128 x 128", not_converted(config));
 }
 

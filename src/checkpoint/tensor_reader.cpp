@@ -98,9 +98,30 @@ std::string described(const ModelTensor& tensor) {
   return fmt::format("{} {}", name(tensor.view->dtype), tensor.view->shape_text());
 }
 
-const ModelTensor& TensorReader::need(const std::string& name, std::span<const DType> dtypes,
-                                      std::span<const Shape> shapes) {
+const ModelTensor* TensorReader::find(const std::string& name) const {
   const ModelTensor* tensor = files_->find(name);
+  if (tensor != nullptr || !slice_) return tensor;
+  constexpr std::string_view kWeight = ".weight";
+  const std::size_t at = name.rfind(kWeight);
+  return at == name.npos ? nullptr : files_->find(name.substr(0, at) + name.substr(at + kWeight.size()));
+}
+
+/// The selected expert's part of a stack of the right shape.
+const ModelTensor& TensorReader::part_of(const ModelTensor& stack) {
+  const TensorView& whole = *stack.view;
+  Part& part = parts_.emplace_back(Part{.view = whole, .tensor = stack});
+  part.view.shape.erase(part.view.shape.begin());
+  part.view.data = whole.data + static_cast<std::int64_t>(whole.bytes()) / slice_->count * slice_->at;
+  part.tensor.view = &part.view;
+  return part.tensor;
+}
+
+const ModelTensor& TensorReader::need(const std::string& name, std::span<const DType> dtypes,
+                                      std::span<const Shape> wanted) {
+  const ModelTensor* tensor = find(name);
+  std::vector<Shape> shapes(wanted.begin(), wanted.end());
+  if (slice_)
+    for (Shape& shape : shapes) shape.insert(shape.begin(), slice_->count);
   require(tensor != nullptr, ErrorKind::corrupt_file, [&] {
     return ErrorInfo{.code = "missing_tensor",
                      .what = "a tensor that the model needs is missing",
@@ -121,8 +142,8 @@ const ModelTensor& TensorReader::need(const std::string& name, std::span<const D
                      .why = "the expected shape follows from the sizes in config.json and the scheme",
                      .todo = "config.json and the weights must belong together: fetch both again"};
   });
-  used_.insert(name);
-  return *tensor;
+  used_.emplace(tensor->name);
+  return slice_ ? part_of(*tensor) : *tensor;
 }
 
 const ModelTensor& TensorReader::need(const std::string& name, std::initializer_list<DType> dtypes,
@@ -146,8 +167,14 @@ void TensorReader::check_scales(const ModelTensor& tensor, DType read_as) {
 }
 
 VectorView TensorReader::vector(const std::string& name, std::int64_t size) {
-  const ModelTensor& tensor = need(name, {DType::f32, DType::bf16, DType::f16}, {size});
+  const DType dtypes[] = {DType::f32, DType::bf16, DType::f16};
+  const Shape shapes[] = {{size}, {1, size}};
+  const ModelTensor& tensor = need(name, dtypes, shapes);
   return {tensor.view->data, tensor.view->dtype, size, bits(tensor.view->dtype) / 8};
+}
+
+std::byte* TensorReader::own(std::size_t bytes) {
+  return owned_->emplace_back(std::make_unique<std::byte[]>(bytes)).get();
 }
 
 std::vector<const ModelTensor*> TensorReader::unused(std::string_view prefix) const {

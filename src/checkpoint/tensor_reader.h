@@ -3,7 +3,10 @@
 // was asked for counts as used, so that a tensor nobody asked for can be noticed.
 #pragma once
 
+#include <deque>
 #include <initializer_list>
+#include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -28,7 +31,16 @@ class TensorReader {
   Depth depth() const { return depth_; }
   const ModelFiles& files() const { return *files_; }
 
-  bool has(const std::string& name) const { return files_->has(name); }
+  bool has(const std::string& name) const { return find(name) != nullptr; }
+
+  /// One of `count` experts whose tensors lie in one stack, [count, ...] each.
+  struct Slice {
+    std::int64_t at = 0, count = 0;
+  };
+  /// While set, every name means that expert's part of a stack, so that a scheme reads a stack as it reads
+  /// single experts. Stacks are parameters rather than modules in some files: `x.weight` is also found as
+  /// `x`, and `x.weight_scale_inv` as `x_scale_inv`.
+  void look_at(std::optional<Slice> slice) { slice_ = slice; }
 
   /// The tensor, of one of `dtypes` and one of `shapes`. Throws corrupt_file naming what was expected.
   const ModelTensor& need(const std::string& name, std::span<const DType> dtypes,
@@ -41,19 +53,35 @@ class TensorReader {
   /// At depth `values`: throws corrupt_file unless every element is positive and finite.
   void check_scales(const ModelTensor& tensor, DType read_as);
 
-  /// A dense vector of numbers (f32, f16, bf16).
+  /// A dense vector of numbers (f32, f16, bf16), [size] or [1, size].
   VectorView vector(const std::string& name, std::int64_t size);
 
   /// A tensor that is known and that nothing here needs.
   void ignore(const std::string& name) { used_.insert(name); }
 
+  /// Memory for what no file holds in the form that is needed; aligned for any number.
+  std::byte* own(std::size_t bytes);
+  /// Keeps all of it alive.
+  std::shared_ptr<const void> owned() const { return owned_; }
+
   /// The tensors below `prefix` that nobody asked for.
   std::vector<const ModelTensor*> unused(std::string_view prefix) const;
 
  private:
+  struct Part {
+    TensorView view;
+    ModelTensor tensor;
+  };
+  const ModelTensor* find(const std::string& name) const;
+  const ModelTensor& part_of(const ModelTensor& stack);
+
   const ModelFiles* files_;
   Depth depth_;
-  std::set<std::string, std::less<>> used_;
+  std::optional<Slice> slice_ = {};
+  std::deque<Part> parts_ = {};  // a deque: what was handed out stays where it is
+  std::set<std::string, std::less<>> used_ = {};
+  using Memory = std::vector<std::unique_ptr<std::byte[]>>;
+  std::shared_ptr<Memory> owned_ = std::make_shared<Memory>();
 };
 
 /// "F8_E4M3 [192, 256]"

@@ -146,6 +146,7 @@ Routing PackedLayer::route(const LayerCall& call, const WorkspaceLayout& at) con
         {.logits = logits,
          .tokens = tokens,
          .selection_bias = router_.selection_bias(),
+         .expert_scale = router_.expert_scale(),
          .table = by_id ? router_.table() : std::span<const std::int32_t>(),
          .token_ids = by_id ? call.token_ids : std::span<const std::int64_t>()},
         ids, weights, scratch);

@@ -60,6 +60,7 @@ Router::Router(const RouterSpec& spec, const RouterWeights& weights)
     : experts_(spec.experts),
       bias_(to_floats(weights.bias)),
       selection_bias_(to_floats(weights.selection_bias)),
+      expert_scale_(to_floats(weights.expert_scale)),
       table_(weights.table) {
   if (!weights.weight) return;
   const WeightMatrix& matrix = *weights.weight;

@@ -31,6 +31,7 @@ class Router {
   /// False when LayerWeights brought no router weight.
   bool has_weight() const { return !weight_.empty(); }
   std::span<const float> selection_bias() const { return selection_bias_; }
+  std::span<const float> expert_scale() const { return expert_scale_; }
   std::span<const std::int32_t> table() const { return table_; }
 
   /// Logits of all rows into `out`, [rows, experts]. `scratch` is [rows, width].
@@ -41,6 +42,7 @@ class Router {
   std::vector<float> weight_;  // [experts, hidden]
   std::vector<float> bias_;    // [experts] or empty
   std::vector<float> selection_bias_;
+  std::vector<float> expert_scale_;
   std::vector<std::int32_t> table_;
 };
 

@@ -93,6 +93,8 @@ void PackedLayer::check_routing(const LayerCall& call) const {
        "the layer's weights came without a router: give routing or router_logits");
   need(!router.selection_bias || !router_.selection_bias().empty(), "no_router",
        "the layer's weights came without the selection bias that its router adds: give routing");
+  need(!router.expert_scale || !router_.expert_scale().empty(), "no_router",
+       "the layer's weights came without the scales by which its router multiplies: give routing");
 }
 
 void PackedLayer::check_token_ids(const LayerCall& call) const {

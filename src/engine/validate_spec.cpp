@@ -39,6 +39,12 @@ void check_params(const ExpertsSpec& spec, const Checker& check) {
              params.limit);
   check.need(std::isfinite(params.slope) && std::isfinite(params.shift),
              "slope {} and shift {} must be finite", params.slope, params.shift);
+  check.need(params.situ_beta > 0 && params.situ_linear_beta > 0,
+             "situ_beta {} and situ_linear_beta {} must be positive; no saturation is infinity",
+             params.situ_beta, params.situ_linear_beta);
+  check.need(reads.saturation || (std::isinf(params.situ_beta) && std::isinf(params.situ_linear_beta)),
+             "{} does not saturate, the spec says situ_beta {}, situ_linear_beta {}", name, params.situ_beta,
+             params.situ_linear_beta);
   check.need(reads.limit || std::isinf(params.limit), "{} has no limit, the spec says {}", name,
              params.limit);
   check.need(reads.slope || params.slope == 1, "{} has no slope, the spec says {}", name, params.slope);

@@ -108,6 +108,7 @@ void check_router(const RouterWeights& weights, const LayerSpec& spec) {
   };
   check_optional(weights.bias, router.bias, "bias");
   check_optional(weights.selection_bias, router.selection_bias, "selection_bias");
+  check_optional(weights.expert_scale, router.expert_scale, "expert_scale");
 
   const Checker table = check.at("table");
   table.need(weights.table.empty() || router.by_token_id, "the spec does not route by token id");

@@ -30,6 +30,7 @@ struct DownBias { static constexpr std::string_view name = "down_bias"; };
 struct Limit { static constexpr std::string_view name = "limit"; };
 struct Slope { static constexpr std::string_view name = "slope"; };
 struct Shift { static constexpr std::string_view name = "shift"; };
+struct Saturation { static constexpr std::string_view name = "saturation"; };
 struct ExpertMap { static constexpr std::string_view name = "expert_map"; };
 struct WeightOnInput { static constexpr std::string_view name = "weight_on_input"; };
 struct SharedExpert { static constexpr std::string_view name = "shared_expert"; };
@@ -40,8 +41,8 @@ struct MixedFormats { static constexpr std::string_view name = "mixed_formats"; 
 using Feature = Name<struct FeatureTag>;
 using FeatureSet = NameSet<struct FeatureTag>;
 using Features = List<struct FeatureTag, feature::GateUpBias, feature::DownBias, feature::Limit,
-                      feature::Slope, feature::Shift, feature::ExpertMap, feature::WeightOnInput,
-                      feature::SharedExpert, feature::MixedFormats>;
+                      feature::Slope, feature::Shift, feature::Saturation, feature::ExpertMap,
+                      feature::WeightOnInput, feature::SharedExpert, feature::MixedFormats>;
 
 /// What a set of experts asks for.
 FeatureSet needs(const ExpertsSpec& spec);

@@ -28,6 +28,8 @@ FeatureSet needs(const ExpertsSpec& spec) {
   add(std::isfinite(spec.params.limit), feature::Limit{});
   add(spec.params.slope != 1.0f, feature::Slope{});
   add(spec.params.shift != 0.0f, feature::Shift{});
+  add(std::isfinite(spec.params.situ_beta) || std::isfinite(spec.params.situ_linear_beta),
+      feature::Saturation{});
   add(spec.local_experts != spec.experts, feature::ExpertMap{});
   add(spec.weight_on_input, feature::WeightOnInput{});
   add(formats.up != formats.down || formats.gate.value_or(formats.up) != formats.up, feature::MixedFormats{});

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scores to ids and weights, a token at a time:
-//   score  ->  + selection bias  ->  groups kept  ->  top_k  ->  weight = score  ->  / sum  ->  * scale
+//   score  ->  + selection bias  ->  groups kept  ->  top_k  ->  weight = score  ->  / sum  ->  * scale  ->
+//   * expert_scale
 // NaN is unselectable from the first step on, so no sum and no comparison ever sees one.
 #include <fmt/format.h>
 
@@ -64,6 +65,7 @@ void check_sizes(const RouterSpec& spec, const RouterInput& input, const Selecte
   exactly("the number of logits", input.logits.size(), tokens * spec.experts);
   exactly("the size of the selection bias", input.selection_bias.size(),
           spec.selection_bias ? spec.experts : 0);
+  exactly("the size of the expert scale", input.expert_scale.size(), spec.expert_scale ? spec.experts : 0);
   exactly("the number of ids", out.ids.size(), tokens * spec.top_k);
   exactly("the number of weights", out.weights.size(), tokens * spec.top_k);
   if (spec.by_token_id) exactly("the number of token ids", input.token_ids.size(), tokens);
@@ -174,7 +176,8 @@ void renormalise(std::span<float> weights) {
 /// Turns the scores of the selected ids into their weights. Ids that are no experts, or have no score, become
 /// -1.
 template <class S>
-void weigh(const RouterSpec& spec, std::span<const float> scores, Selected out) {
+void weigh(const RouterSpec& spec, std::span<const float> scores, std::span<const float> expert_scale,
+           Selected out) {
   // The real ones first, so that the sums run over a dense range; then back to their places.
   std::size_t count = 0;
   for (std::int32_t& id : out.ids) {
@@ -190,6 +193,9 @@ void weigh(const RouterSpec& spec, std::span<const float> scores, Selected out) 
   for (float& w : weights) w *= spec.scale;
   for (std::size_t i = out.ids.size(); i-- > 0;)
     out.weights[i] = out.ids[i] < 0 ? 0.0f : out.weights[--count];
+  if (expert_scale.empty()) return;
+  for (std::size_t i = 0; i < out.ids.size(); ++i)
+    if (out.ids[i] >= 0) out.weights[i] *= expert_scale[static_cast<std::size_t>(out.ids[i])];
 }
 
 template <class S>
@@ -206,7 +212,7 @@ void route_token(const RouterSpec& spec, const RouterInput& input, std::size_t t
     if (spec.groups_kept < spec.groups) keep_groups(spec, scratch);
     select(scratch, out.ids);
   }
-  weigh<S>(spec, scratch.scores, out);
+  weigh<S>(spec, scratch.scores, input.expert_scale, out);
 }
 
 }  // namespace

@@ -20,6 +20,7 @@ using activation::GeluTanh;
 using activation::Relu2;
 using activation::Silu;
 using activation::SiluThenClamp;
+using activation::Situ;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr ActivationParams kNone{};
@@ -54,6 +55,14 @@ std::function<double(double, double, const ActivationParams&)> closed_form(std::
     return [](double g, double u, const ActivationParams&) {
       return 0.5 * g * std::erfc(-g / std::sqrt(2.0)) * u;
     };
+  if (name == "situ")
+    return [](double g, double u, const ActivationParams& p) {
+      const auto bounded = [](double x, double beta) {
+        const double e = std::expm1(-2 * std::abs(x) / beta);  // tanh by another road
+        return std::isinf(beta) ? x : std::copysign(beta * -e / (e + 2), x);
+      };
+      return bounded(g, p.situ_beta) * sigmoid(g) * bounded(u, p.situ_linear_beta);
+    };
   if (name == "relu2")
     return [](double, double u, const ActivationParams&) { return std::fmax(u, 0) * std::fmax(u, 0); };
   return {};
@@ -67,11 +76,16 @@ std::vector<ActivationParams> params_of(const activation::Reads& reads) {
     list.push_back({.limit = 0.0f});
   }
   if (reads.slope && reads.shift) list.push_back(kGptOss);
+  if (reads.saturation) {
+    list.push_back({.situ_beta = 4.0f, .situ_linear_beta = 25.0f});
+    list.push_back({.situ_beta = 4.0f});
+  }
   return list;
 }
 
 TEST(Activation, NamesParseToThemselves) {
-  const std::vector<std::string_view> want = {"silu", "silu_then_clamp", "gelu_tanh", "gelu_erf", "relu2"};
+  const std::vector<std::string_view> want = {"silu",     "silu_then_clamp", "gelu_tanh",
+                                              "gelu_erf", "relu2",           "situ"};
   ASSERT_EQ(std::vector<std::string_view>(Activation::all().begin(), Activation::all().end()), want);
   for (const std::string_view name : want) EXPECT_EQ(Activation::parse(name).value().str(), name);
   EXPECT_FALSE(Activation::parse("swiglu"));
@@ -196,6 +210,23 @@ TEST(Activation, RangesOfTheLimitedForms) {
   EXPECT_EQ(range_of<SiluThenClamp>({.limit = 16.0f}).most, 256.0);
 }
 
+/// Kimi-K3: the gate's factor stays below 4, all of it below 100; a linear beta that is not there leaves up
+/// alone.
+TEST(Activation, SituSaturates) {
+  const Range both = range_of<Situ>({.situ_beta = 4.0f, .situ_linear_beta = 25.0f});
+  EXPECT_LE(both.most, 100.0);
+  EXPECT_GT(both.most, 99.99);
+  EXPECT_GE(both.least, -100.0);
+  EXPECT_NEAR(Situ::apply(2.0, 5.0, {.situ_beta = 4.0f, .situ_linear_beta = 25.0f}), 8.0338, 5e-5);
+  EXPECT_EQ(Situ::apply(2.0, 5e6, {.situ_beta = 4.0f}), 5e6 * Situ::apply(2.0, 1.0, {.situ_beta = 4.0f}));
+  for (const double x : {-50.0, -1.0, 0.0, 3.0, 1e6})
+    EXPECT_EQ(Situ::apply(x, 2.0, kNone), Silu::apply(x, 2.0, kNone));
+  for (const float x : {kInfinity, 1e30f}) {
+    EXPECT_EQ(Situ::apply(x, x, {.situ_beta = 4.0f, .situ_linear_beta = 25.0f}), 100.0f);
+    EXPECT_EQ(Situ::apply(1.0f, -x, {.situ_linear_beta = 25.0f}), -25.0f * Situ::apply(1.0f, 1.0f, kNone));
+  }
+}
+
 TEST(Activation, Relu2) {
   EXPECT_EQ(Relu2::apply(0.0, 3.0, kNone), 9.0);
   EXPECT_EQ(Relu2::apply(0.0, -3.0, kNone), 0.0);
@@ -213,6 +244,8 @@ TEST(Activation, ReadsWhatItSays) {
     EXPECT_EQ(A::apply(1.0f, 9.0f, {.slope = 1.7f}) != A::apply(1.0f, 9.0f, kNone), A::reads.slope)
         << A::name;
     EXPECT_EQ(A::apply(9.0f, 9.0f, {.shift = 1.0f}) != plain, A::reads.shift) << A::name;
+    EXPECT_EQ(A::apply(9.0f, 9.0f, {.situ_beta = 4.0f}) != plain, A::reads.saturation) << A::name;
+    EXPECT_EQ(A::apply(9.0f, 9.0f, {.situ_linear_beta = 4.0f}) != plain, A::reads.saturation) << A::name;
   });
 }
 

@@ -95,7 +95,7 @@ const Corruption kConfiguration[] = {
      "config_missing_key", {"quantization_config.quant_method"}},
     {"fp8_of_another_kind", kBlock, [](EditableModel& m) { m.in_config("\"e4m3\"", "\"e5m2\""); },
      "unknown_quantisation", {"fmt is \"e5m2\""}},
-    {"another_block_size", kV4Base, [](EditableModel& m) { m.in_config("128,\n   128\n", "32,\n   32\n"); },
+    {"another_block_size", kV4Base, [](EditableModel& m) { m.in_config("128,\n   128\n", "64,\n   64\n"); },
      "unknown_quantisation", {"weight_block_size", "[128, 128]"}},
     {"unknown_expert_dtype", kV4, [](EditableModel& m) { m.in_config("\"fp4\"", "\"int4\""); },
      "unknown_quantisation", {"expert_dtype is \"int4\""}},

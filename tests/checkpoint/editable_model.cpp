@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "sluice/checkpoint.h"
+#include "testing/sample.h"
 
 namespace sluice::testing {
 
@@ -38,7 +39,16 @@ std::string read_file(const fs::path& path) {
 }
 
 EditableModel EditableModel::of(std::string_view fixture) {
-  const fs::path directory = fs::path(SLUICE_SOURCE_DIR) / "tests/data/fixtures" / fixture;
+  return read(fs::path(SLUICE_SOURCE_DIR) / "tests/data/fixtures" / fixture);
+}
+
+EditableModel EditableModel::of_sample(std::string_view family) {
+  const TemporaryDirectory directory;
+  write_sample(family, directory.path().string(), 1);
+  return read(directory.path());
+}
+
+EditableModel EditableModel::read(const fs::path& directory) {
   EditableModel model{.config = read_file(directory / "config.json"), .index = {}, .files = {}};
   const fs::path index = directory / "model.safetensors.index.json";
   if (fs::exists(index)) model.index = read_file(index);

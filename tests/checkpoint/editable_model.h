@@ -40,6 +40,9 @@ struct EditableModel {
 
   /// `fixture` is a directory below tests/data/fixtures.
   static EditableModel of(std::string_view fixture);
+  /// A family of `sluice sample`.
+  static EditableModel of_sample(std::string_view family);
+  static EditableModel read(const std::filesystem::path& directory);
   void write(const std::filesystem::path& directory) const;
 
   /// Throws std::logic_error unless `from` is there: a corruption that changes nothing is no test.

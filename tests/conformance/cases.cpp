@@ -18,6 +18,7 @@ ActivationParams params(FeatureSet features) {
   if (has<feature::Limit>(features)) params.limit = 64;
   if (has<feature::Slope>(features)) params.slope = 1.702f;
   if (has<feature::Shift>(features)) params.shift = 1;
+  if (has<feature::Saturation>(features)) params.situ_beta = 1;  // all of its gates saturate exactly
   return params;
 }
 
@@ -52,6 +53,7 @@ FeatureSet applicable(FeatureSet features, Activation activation) {
   if (!reads.limit) unread.add(Features::of<feature::Limit>());
   if (!reads.slope) unread.add(Features::of<feature::Slope>());
   if (!reads.shift) unread.add(Features::of<feature::Shift>());
+  if (!reads.saturation) unread.add(Features::of<feature::Saturation>());
   return features.minus(unread);
 }
 

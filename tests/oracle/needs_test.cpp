@@ -27,6 +27,7 @@ TEST(Needs, EachFeatureByItself) {
       {Features::of<feature::Limit>(), [](LayerSpec& spec) { spec.routed.params.limit = 1e30f; }},
       {Features::of<feature::Slope>(), [](LayerSpec& spec) { spec.routed.params.slope = 1.5f; }},
       {Features::of<feature::Shift>(), [](LayerSpec& spec) { spec.routed.params.shift = 1; }},
+      {Features::of<feature::Saturation>(), [](LayerSpec& spec) { spec.routed.params.situ_beta = 4; }},
       {Features::of<feature::ExpertMap>(), [](LayerSpec& spec) { spec.routed.local_experts = 8; }},
       {Features::of<feature::WeightOnInput>(), [](LayerSpec& spec) { spec.routed.weight_on_input = true; }},
       {Features::of<feature::SharedExpert>(), [](LayerSpec& spec) { spec = invented::with_shared(spec); }},

@@ -66,7 +66,8 @@ std::vector<bool> kept_groups(const RouterSpec& spec, const std::vector<double>&
   return kept;
 }
 
-Expected define(const RouterSpec& spec, const std::vector<double>& logits, const std::vector<float>& bias) {
+Expected define(const RouterSpec& spec, const std::vector<double>& logits, const Call& call) {
+  const std::vector<float>& bias = call.selection_bias;
   const std::vector<double> scores = scores_of(spec.score.str(), logits);
   std::vector<double> selection = scores;
   for (std::size_t e = 0; e < bias.size(); ++e) selection[e] += bias[e];
@@ -81,6 +82,8 @@ Expected define(const RouterSpec& spec, const std::vector<double>& logits, const
   if (spec.score.str() == "sigmoid_selected") want.weights = scores_of("sigmoid", want.weights);
   const double sum = std::accumulate(want.weights.begin(), want.weights.end(), 0.0);
   for (double& w : want.weights) w = w / (spec.renormalise ? sum : 1.0) * spec.scale;
+  for (std::size_t i = 0; spec.expert_scale && i < want.ids.size(); ++i)
+    want.weights[i] *= call.expert_scale[static_cast<std::size_t>(want.ids[i])];
   want.ids.resize(static_cast<std::size_t>(spec.top_k), -1);
   want.weights.resize(static_cast<std::size_t>(spec.top_k), 0);
   return want;
@@ -98,6 +101,7 @@ RouterSpec draw_router(std::mt19937& draw, std::string_view name) {
   spec.selection_bias = draw() % 2 == 0;
   spec.renormalise = draw() % 2 == 0;
   spec.scale = draw() % 2 == 0 ? 1.0f : 2.5f;
+  spec.expert_scale = draw() % 4 == 0;
   return spec;
 }
 
@@ -121,10 +125,12 @@ TEST(TopK, EqualsItsDefinitionOnRandomRouters) {
         std::uniform_real_distribution<float> uniform(-0.5f, 0.5f);
         for (int e = 0; e < spec.experts; ++e) call.selection_bias.push_back(uniform(draw));
       }
+      for (int e = 0; spec.expert_scale && e < spec.experts; ++e)
+        call.expert_scale.push_back(0.25f * static_cast<float>(1 + draw() % 12));
       const Routed got = route(spec, call);
       // Logits up to 12 apart lose up to 24 roundings in exp; a sum has one a term.
       const double relative = (32 + spec.experts) * 0x1p-24;
-      const Expected want = define(spec, {call.logits.begin(), call.logits.end()}, call.selection_bias);
+      const Expected want = define(spec, {call.logits.begin(), call.logits.end()}, call);
       for (std::size_t i = 0; i < want.ids.size(); ++i) {
         ASSERT_EQ(got.ids[i], want.ids[i]) << name << " round " << round << " slot " << i;
         ASSERT_NEAR(got.weights[i], want.weights[i], relative * want.weights[i]) << name;
@@ -138,6 +144,7 @@ TEST(TopK, TokensDoNotMeetEachOther) {
     const RouterSpec spec = draw_router(draw, name);
     Call all;
     if (spec.selection_bias) all.selection_bias.assign(static_cast<std::size_t>(spec.experts), 0.25f);
+    if (spec.expert_scale) all.expert_scale.assign(static_cast<std::size_t>(spec.experts), 1.5f);
     std::vector<std::int32_t> ids;
     std::vector<float> weights;
     for (int token = 0; token < 9; ++token) {

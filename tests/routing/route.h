@@ -18,6 +18,7 @@ struct Routed {
 struct Call {
   std::vector<float> logits;
   std::vector<float> selection_bias = {};
+  std::vector<float> expert_scale = {};
   std::vector<std::int32_t> table = {};
   std::vector<std::int64_t> token_ids = {};
 };
@@ -33,6 +34,7 @@ inline Routed route(const RouterSpec& spec, const Call& call) {
         {.logits = call.logits,
          .tokens = static_cast<int>(tokens),
          .selection_bias = call.selection_bias,
+         .expert_scale = call.expert_scale,
          .table = call.table,
          .token_ids = call.token_ids},
         out.ids, out.weights, std::span(scratch).subspan(1, bytes));

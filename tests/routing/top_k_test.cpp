@@ -103,6 +103,17 @@ TEST(TopK, LowestIdWinsTies) {
   EXPECT_EQ(got.ids, want);
 }
 
+TEST(TopK, ExpertScaleWeighsButNeverSelects) {
+  RouterSpec spec{.score = score("softmax"), .experts = 4, .top_k = 2, .renormalise = true};
+  const Call plain{.logits = {0.4f, 0.3f, 0.2f, 0.1f}};
+  const Routed without = route(spec, plain);
+  spec.expert_scale = true;
+  const Routed with = route(spec, {.logits = plain.logits, .expert_scale = {0.5f, 4, 100, 100}});
+  EXPECT_EQ(with.ids, without.ids);
+  EXPECT_EQ(with.weights[0], 0.5f * without.weights[0]);
+  EXPECT_EQ(with.weights[1], 4 * without.weights[1]);
+}
+
 TEST(TopK, SelectionBiasSelectsButNeverWeighs) {
   for (const std::string_view name : kScores) {
     RouterSpec spec{.score = score(name), .experts = 4, .top_k = 2};

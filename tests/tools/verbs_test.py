@@ -43,7 +43,8 @@ class Inspect(unittest.TestCase):
         self.assertEqual([layer["layer"] for layer in result["layers"]], [0, 1, 2, 3])
         layer = result["layers"][0]
         self.assertEqual((layer["hidden"], layer["intermediate"], layer["experts"], layer["top_k"]), (256, 256, 16, 4))
-        self.assertEqual(layer["activation"], {"name": "silu", "limit": 7.0, "slope": 1.702, "shift": 1.0})
+        self.assertEqual(layer["activation"], {"name": "silu", "limit": 7.0, "slope": 1.702, "shift": 1.0,
+                                               "situ_beta": None, "situ_linear_beta": None})
         self.assertEqual(layer["formats"], {"gate": "mxfp4", "up": "mxfp4", "down": "mxfp4", "shared": None})
         self.assertEqual(layer["router"]["score"], "softmax_selected")
         self.assertEqual(layer["bits_a_weight"], 4.25)
@@ -248,7 +249,8 @@ class Run(unittest.TestCase):
 
 class Sample(unittest.TestCase):
     FAMILIES = ("gpt-oss", "gpt-oss-bf16", "deepseek-v4", "deepseek-v4-nvfp4", "deepseek-v4-base", "mixtral",
-                "qwen3-moe", "qwen3-moe-fp8", "qwen3-moe-nvfp4", "qwen3-moe-mxfp4")
+                "qwen3-moe", "qwen3-moe-fp8", "qwen3-moe-nvfp4", "qwen3-moe-mxfp4", "qwen3.5-moe", "granite-moe",
+                "llama-4", "gemma-4")
 
     def test_each_family_is_written_read_explained_and_checked(self):
         for family in self.FAMILIES:

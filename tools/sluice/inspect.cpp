@@ -24,6 +24,7 @@ std::string router_text(const RouterSpec& router) {
   if (router.by_token_id) text += ", experts chosen by token id";
   if (router.bias) text += ", with bias";
   if (router.selection_bias) text += ", with a bias that only selects";
+  if (router.expert_scale) text += ", a scale for each expert";
   if (router.renormalise) text += ", weights renormalised";
   if (router.scale != 1.0f) text += fmt::format(", weights times {}", router.scale);
   return text;
@@ -38,6 +39,9 @@ std::string activation_text(const ExpertsSpec& spec) {
     text += fmt::format(", limit {}", params.limit);
   if (params.slope != 1.0f) text += fmt::format(", slope {}", params.slope);
   if (params.shift != 0.0f) text += fmt::format(", shift {}", params.shift);
+  if (std::isfinite(params.situ_beta)) text += fmt::format(", beta {}", params.situ_beta);
+  if (std::isfinite(params.situ_linear_beta))
+    text += fmt::format(", linear beta {}", params.situ_linear_beta);
   return text;
 }
 

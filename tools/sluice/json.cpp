@@ -62,6 +62,7 @@ Json router_json(const RouterSpec& router) {
           {"group_score", router.group_score == GroupScore::best ? "best" : "two_best"},
           {"bias", router.bias},
           {"selection_bias", router.selection_bias},
+          {"expert_scale", router.expert_scale},
           {"renormalise", router.renormalise},
           {"scale", number(router.scale)},
           {"by_token_id", router.by_token_id}};
@@ -71,7 +72,9 @@ Json activation_json(const ExpertsSpec& spec) {
   return {{"name", spec.activation.str()},
           {"limit", number(spec.params.limit)},
           {"slope", number(spec.params.slope)},
-          {"shift", number(spec.params.shift)}};
+          {"shift", number(spec.params.shift)},
+          {"situ_beta", number(spec.params.situ_beta)},
+          {"situ_linear_beta", number(spec.params.situ_linear_beta)}};
 }
 
 std::string one_format(const MatrixFormats& formats) {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeepSeek-V4 (Flash, Pro, their Base checkpoints and NVFP4 re-quantisations).
+// DeepSeek-V4 (Flash, Pro, their Base checkpoints and NVFP4 re-quantisations), and V4.1-Flash, which has no
+// layers that go by token id, tiles of 32 x 32 where V4's FP8 has 128 x 128, and a second bias for image
+// tokens.
 //
 // Scores are sqrt(softplus(logit)); the first num_hash_layers layers take their experts from a table indexed
 // by token id, the others add a bias for selecting only; weights are always renormalised, then scaled. Routed
@@ -11,25 +13,27 @@
 
 #include <cmath>
 
-#include "checkpoint/families/family.h"
+#include "checkpoint/families/common.h"
 
 namespace sluice::checkpoint {
 namespace {
 
 constexpr IntRange kSharedExperts{0, 64};
-constexpr double kLeastScale = 1e-6;  // a factor of zero would silence every expert
 
 /// The tensors as DeepSeek names them, and as transformers does.
 struct Naming {
   std::string_view block;
   BlockNames names;
+  std::string_view image_bias;  // V4.1: selects for image tokens, of which this library does not know
 };
 constexpr Naming kDeepseek{
     "layers.{}.ffn.",
-    {.selection_bias = "gate.bias", .token_table = "gate.tid2eid", .gate = "w1", .up = "w3", .down = "w2"}};
+    {.selection_bias = "gate.bias", .token_table = "gate.tid2eid", .gate = "w1", .up = "w3", .down = "w2"},
+    "gate.bias_vl"};
 constexpr Naming kTransformers{
     "model.layers.{}.mlp.",
-    {.selection_bias = "gate.e_score_correction_bias", .token_table = "gate.tid2eid"}};
+    {.selection_bias = "gate.e_score_correction_bias", .token_table = "gate.tid2eid"},
+    "gate.e_score_correction_bias_vl"};
 
 const Scheme& routed_scheme(const Config& config) {
   const auto quantisation = config.object("quantization_config");
@@ -93,6 +97,10 @@ Blueprint read(const FamilyInput& input) {
   const int intermediate = config.integer("moe_intermediate_size", limits::kWidth);
   const int shared = config.integer_or("n_shared_experts", kSharedExperts, 0);
   const Naming& naming = input.files.below("layers.").empty() ? kTransformers : kDeepseek;
+  if (input.files.has(fmt::format(fmt::runtime(naming.block), hash_layers) + std::string(naming.image_bias)))
+    model.notes.push_back(
+        "experts of image tokens are selected with a bias of their own in this model; here all "
+        "tokens are text");
   for (int layer = 0; layer < model.layers; ++layer) {
     const bool by_token_id = layer < hash_layers;
     LayerBlueprint blueprint{
@@ -106,7 +114,8 @@ Blueprint read(const FamilyInput& input) {
         .params = {.limit = limit[static_cast<std::size_t>(layer)]},
         .vocabulary = by_token_id ? config.integer("vocab_size", limits::kVocabulary) : 0,
     };
-    if (by_token_id) blueprint.not_needed = {naming.names.selection_bias};
+    blueprint.not_needed = {naming.image_bias};
+    if (by_token_id) blueprint.not_needed.push_back(naming.names.selection_bias);
     if (shared > 0) blueprint.shared = {.intermediate = shared * intermediate, .params = blueprint.params};
     model.moe_layers.push_back(std::move(blueprint));
   }
@@ -116,5 +125,6 @@ Blueprint read(const FamilyInput& input) {
 }  // namespace
 
 const Family families_list::kDeepseekV4{.model_type = "deepseek_v4", .read = read};
+const Family families_list::kDeepseekV41{.model_type = "deepseek_v4_1", .read = read};
 
 }  // namespace sluice::checkpoint

@@ -12,13 +12,22 @@
 namespace sluice::checkpoint {
 
 std::span<const Family* const> families() {
-  static constexpr std::array kAll{&families_list::kGptOss, &families_list::kDeepseekV4,
-                                   &families_list::kMixtral, &families_list::kQwen3Moe};
+  using namespace families_list;
+  static constexpr std::array kAll{
+      &kGptOss,        &kDeepseekV4,  &kDeepseekV41,  &kMixtral,          &kQwen3Moe,         &kDeepseekV2,
+      &kDeepseekV3,    &kDeepseekV32, &kKimiK2,       &kKimiK25,          &kGlm4Moe,          &kGlm4MoeLite,
+      &kGlmMoeDsa,     &kGlm5Next,    &kGlm5NextText, &kQwen2Moe,         &kQwen3Next,        &kQwen35Moe,
+      &kQwen35MoeText, &kOlmoe,       &kGraniteMoe,   &kGraniteMoeShared, &kGraniteMoeHybrid, &kMinimaxM2,
+      &kMinimaxM3,     &kMinimaxM3Vl, &kStep3p5,      &kStep3p7,          &kBailingMoeV2,     &kBailingMoeV3,
+      &kExaoneMoe,     &kErnie45Moe,  &kLlama4,       &kLlama4Text,       &kNemotronH,        &kGemma4,
+      &kGemma4Text,    &kKimiK3,      &kKimiLinear};
   return kAll;
 }
 
 Quantisation read_quantisation(const FamilyInput& input) {
-  return input.modelopt ? read_modelopt_quantisation(*input.modelopt) : read_quantisation(input.config);
+  if (input.modelopt) return read_modelopt_quantisation(*input.modelopt);
+  const bool outside = input.wrapper && !input.config.has("quantization_config");
+  return read_quantisation(outside ? *input.wrapper : input.config);
 }
 
 Activation read_activation(const Config& config, std::string_view key) {

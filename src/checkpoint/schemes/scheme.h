@@ -44,6 +44,7 @@ extern const Scheme kMxfp4Blocks;
 extern const Scheme kDeepseekFp4;
 extern const Scheme kFp8Block;
 extern const Scheme kFp8Tensor;
+extern const Scheme kFp8Tiles32;
 extern const Scheme kMxfp8;
 extern const Scheme kPackedNvfp4;
 extern const Scheme kPackedMxfp4;

@@ -4,6 +4,7 @@
 #include "experts/backend.h"
 
 #include "experts/cpu/avx2/table.h"
+#include "experts/cpu/common/declares.h"
 #include "experts/cpu/common/estimate.h"
 #include "experts/cpu/common/forward.h"
 #include "experts/cpu/common/pack.h"
@@ -45,13 +46,9 @@ constinit const Backend kCpuAvx2{
     .name = "cpu.avx2",
     .can = {.device = DeviceKinds::of<device::Cpu>(),
             .uses = InstructionList::set<instruction::Avx2, instruction::Fma, instruction::F16c>(),
-            .weights =
-                Formats::set<format::F32, format::F16, format::Bf16, format::Mxfp4, format::Nvfp4,
-                             format::Fp8Block128, format::Fp8Channel, format::Fp8Tensor, format::Mxfp8>(),
+            .weights = cpu::kWeights,
             .activations = Activations::everything(),
-            .features = Features::set<feature::GateUpBias, feature::DownBias, feature::Limit, feature::Slope,
-                                      feature::Shift, feature::ExpertMap, feature::WeightOnInput,
-                                      feature::SharedExpert, feature::MixedFormats>(),
+            .features = cpu::kFeatures,
             .calls = CallModes::everything()},
     .pack = pack,
     .packed_bytes = packed_bytes,

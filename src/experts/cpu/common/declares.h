@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every CPU backend can do: the kernels are one template, so the backends differ in instructions alone.
+#pragma once
+
+#include "experts/backend.h"
+
+namespace sluice::cpu {
+
+inline constexpr NameSet<struct FormatTag> kWeights =
+    Formats::set<format::F32, format::F16, format::Bf16, format::Mxfp4, format::Nvfp4, format::Fp8Block128,
+                 format::Fp8Channel, format::Fp8Tensor, format::Mxfp8>();
+
+inline constexpr FeatureSet kFeatures =
+    Features::set<feature::GateUpBias, feature::DownBias, feature::Limit, feature::Slope, feature::Shift,
+                  feature::Saturation, feature::ExpertMap, feature::WeightOnInput, feature::SharedExpert,
+                  feature::MixedFormats>();
+
+}  // namespace sluice::cpu
