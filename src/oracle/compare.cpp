@@ -47,9 +47,7 @@ void compare_device(const Capability& can, const DeviceFacts& device, Misses& mi
 /// Of the integer formats that the backend has; of others it has no groups to offer.
 void compare_groups(const Capability& can, const MatrixFormats& formats, Misses& misses) {
   const IntegerGroups& groups = can.integer_groups;
-  const std::string offered =
-      fmt::format("{{{}{}{}}}", groups.multiple > 0 ? fmt::format("multiples of {}", groups.multiple) : "",
-                  groups.multiple > 0 && groups.whole_row ? ", " : "", groups.whole_row ? "whole rows" : "");
+  const std::string offered = "{" + words(groups) + "}";
   std::set<int> wanted;
   const auto add = [&](Format format, const Grouping& grouping) {
     if (is_integer(format) && can.weights.has(format)) wanted.insert(grouping.columns);
@@ -123,6 +121,12 @@ std::vector<Miss> compare(const Backend& backend, const Request& request) {
   compare_choice(backend, request.by_name, misses);
   compare_kernels(backend, request.tokens, misses);
   return found;
+}
+
+std::string words(const IntegerGroups& groups) {
+  std::string text = groups.multiple > 0 ? fmt::format("multiples of {}", groups.multiple) : "";
+  if (groups.whole_row) text += text.empty() ? "whole rows" : ", whole rows";
+  return text;
 }
 
 const Kernel* kernel_for(const Backend& backend, int tokens) {

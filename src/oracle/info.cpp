@@ -24,6 +24,7 @@ std::vector<BackendInfo> backends_info() {
                      .formats = texts(can.weights),
                      .activations = texts(can.activations),
                      .features = texts(can.features),
+                     .integer_groups = words(can.integer_groups),
                      .only_by_name = backend->only_by_name,
                      .built = !backend->kernels().empty()});
   }
