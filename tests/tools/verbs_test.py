@@ -58,6 +58,14 @@ class Inspect(unittest.TestCase):
         self.assertEqual(layers[1]["formats"]["shared"], "fp8_block128")
         self.assertEqual(layers[1]["shared"]["activation"]["limit"], 10.0)
 
+    def test_integers_say_their_groups(self):
+        def formats(name):
+            return cli.document("inspect", cli.fixture(name))["layers"][0]["formats"]["down"]
+        self.assertEqual(formats("qwen3_moe_ct_int3"), "int3 g32")
+        self.assertEqual(formats("mixtral_awq"), "int4 g64, zero points")
+        self.assertEqual(formats("mixtral_gptq_act_order"), "int4 g64, act-order")
+        self.assertIn("int4 g64, act-order, 4.46 bits a weight", cli.run("inspect", cli.fixture("mixtral_gptq_act_order")).stdout)
+
     def test_text_names_family_limit_and_layers(self):
         result = cli.run("inspect", cli.MODEL)
         self.assertEqual(result.returncode, cli.OK)
@@ -248,7 +256,9 @@ class Run(unittest.TestCase):
 
 class Sample(unittest.TestCase):
     FAMILIES = ("gpt-oss", "gpt-oss-bf16", "deepseek-v4", "deepseek-v4-nvfp4", "deepseek-v4-base", "mixtral",
-                "qwen3-moe", "qwen3-moe-fp8", "qwen3-moe-nvfp4", "qwen3-moe-mxfp4")
+                "qwen3-moe", "qwen3-moe-fp8", "qwen3-moe-nvfp4", "qwen3-moe-mxfp4", "mixtral-gptq", "mixtral-awq",
+                "qwen3-moe-int3")
+    REFERENCE = ("mixtral-gptq", "mixtral-awq", "qwen3-moe-int3")  # the reference runs these on any machine
 
     def test_each_family_is_written_read_explained_and_checked(self):
         for family in self.FAMILIES:
@@ -256,7 +266,8 @@ class Sample(unittest.TestCase):
                 path = pathlib.Path(folder, "sample")
                 cli.document("sample", family, path, "--seed", 3)
                 cli.document("inspect", path)
-                cli.document("explain", path, "--device", "cpu")
+                named = ("--backend", "reference") if family in self.REFERENCE else ()
+                cli.document("explain", path, "--device", "cpu", *named)
                 cases = cli.document("check", path, "--backend", "all")["cases"]
                 clamped = family.startswith(("gpt-oss", "deepseek"))
                 for case in cases:
