@@ -75,12 +75,15 @@ void write_integers(Draw& draw, const std::vector<float>& values, format::Encode
     for (std::int64_t r = 0; r < matrix.rows; ++r)
       for (std::int64_t group = 0; group < groups; ++group)
         set_zero(encoded, r, group, static_cast<unsigned>(1 + draw.below(most)));
-  for (std::int64_t r = 0; r < matrix.rows; ++r)
+  std::vector<std::uint8_t> zeros(static_cast<std::size_t>(groups));
+  for (std::int64_t r = 0; r < matrix.rows; ++r) {
+    format::zeros_of_row(matrix, r, zeros.data());
     for (std::int64_t c = 0; c < matrix.cols; ++c) {
-      const auto zero = static_cast<int>(format::zero_of(matrix, r, format::group_of_column(matrix, c)));
+      const int zero = zeros[static_cast<std::size_t>(format::group_of_column(matrix, c))];
       const auto value = static_cast<int>(values[static_cast<std::size_t>(r * matrix.cols + c)]);
       set_code(encoded, r, c, static_cast<unsigned>(zero + value));
     }
+  }
 }
 
 class LayerDraw {
@@ -179,6 +182,7 @@ class LayerDraw {
 
   format::Encoded encoded(const Storage& how, Shape shape, const std::vector<float>& values) {
     if (!is_integer(how.format)) return encode(how.format, values.data(), shape.rows, shape.cols);
+    if (exact_) return make_integers(how.format, recipe(how, shape), shape.rows, shape.cols);
     return encode_integers(how.format, recipe(how, shape), {values.data(), shape.rows, shape.cols});
   }
 

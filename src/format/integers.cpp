@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "core/bits.h"
 #include "format/formats.h"
@@ -36,23 +37,37 @@ Bits bits_of(Packing packing, int bits, std::int64_t position) {
   return {position * bits / 32, static_cast<int>(position * bits % 32)};
 }
 
+/// One past the last column that is surely of the group of column `col`.
+std::int64_t run_end(const WeightMatrix& matrix, std::int64_t col) {
+  const IntegerParts& parts = matrix.integers;
+  if (parts.column_groups != nullptr) return col + 1;
+  const std::int64_t columns = parts.grouping.columns;
+  return columns == 0 ? matrix.cols : (col / columns + 1) * columns;
+}
+
+/// Codes of one group of a row, as numbers.
+template <class Real>
+void scale_group(const WeightMatrix& matrix, std::int64_t row, std::int64_t group,
+                 std::span<const std::uint8_t> codes, Real* out) {
+  const auto scale = static_cast<Real>(scale_at(matrix.scales, row, group));
+  const int zero = static_cast<int>(zero_of(matrix, row, group));
+  for (std::size_t i = 0; i < codes.size(); ++i) out[i] = static_cast<Real>(int{codes[i]} - zero) * scale;
+}
+
 template <class Real>
 void decode(const WeightMatrix& matrix, std::int64_t row, Real* out) {
   constexpr std::int64_t kPart = 256;
   std::array<std::uint8_t, kPart> codes;
-  std::int64_t group = -1;
-  Real scale = 0;
-  int zero = 0;
   for (std::int64_t first = 0; first < matrix.cols; first += kPart) {
     const std::int64_t count = std::min(kPart, matrix.cols - first);
     codes_of_row(matrix, {.row = row, .first = first, .count = count}, codes.data());
-    for (std::int64_t i = 0; i < count; ++i) {
-      if (const std::int64_t its = group_of_column(matrix, first + i); its != group) {
-        group = its;
-        scale = scale_at(matrix.scales, row, group);
-        zero = static_cast<int>(zero_of(matrix, row, group));
-      }
-      out[first + i] = static_cast<Real>(int{codes[static_cast<std::size_t>(i)]} - zero) * scale;
+    for (std::int64_t at = 0; at < count;) {  // runs of columns of one group
+      const std::int64_t group = group_of_column(matrix, first + at);
+      const std::int64_t end = std::min(count, run_end(matrix, first + at) - first);
+      scale_group(matrix, row, group,
+                  std::span(codes).subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(end - at)),
+                  out + first + at);
+      at = end;
     }
   }
 }
@@ -96,7 +111,7 @@ void store_integer(std::byte* data, const PackedGrid& grid, int bits, GridPlace 
 
 void codes_of_row(const WeightMatrix& matrix, RowPart part, std::uint8_t* out) {
   const int bits = integer_bits(matrix);
-  const PackedGrid& grid = matrix.integers.codes;
+  const PackedGrid grid = matrix.integers.codes;
   for (std::int64_t i = 0; i < part.count; ++i) {
     const GridPlace at = place_in(grid, part.row, part.first + i);
     out[i] = static_cast<std::uint8_t>(integer_at(matrix.codes, grid, bits, at));

@@ -47,8 +47,8 @@ Case with_features(const Capability& can, Format format, Activation activation, 
   return make_case(format, formats[(next + 1) % formats.size()], activation, applicable(features, format));
 }
 
-/// Groups of 256 leave a partial one of 64 or 32 at the end of a row.
-constexpr Shape kIntegerShape{.hidden = 320, .intermediate = 288};
+/// Groups of 256 leave a partial one of 32 at the end of a row of gate and up.
+constexpr Shape kIntegerShape{.hidden = 288, .intermediate = 96};
 
 void add_integer_cases(const Capability& can, Format format, std::vector<Case>& cases) {
   const FeatureSet sets[] = {{},
