@@ -56,14 +56,14 @@ void add_integer_cases(const Capability& can, Format format, std::vector<Case>& 
                              Features::set<feature::ActOrder>(),
                              Features::set<feature::ZeroPoints, feature::ActOrder>()};
   const IntegerGroups& groups = can.integer_groups;
-  std::size_t turn = 0;
+  auto turn = static_cast<std::size_t>(geometry(format).code_bits);  // other groups get another set a width
   for (const int columns : {32, 16, 64, 128, 256, 0}) {
     const bool declared =
         columns == 0 ? groups.whole_row : groups.multiple > 0 && columns % groups.multiple == 0;
     if (!declared) continue;
     Shape shape = kIntegerShape;
     shape.columns = columns;
-    for (std::size_t i = 0; i < (columns == 32 ? std::size(sets) : 2); ++i) {
+    for (std::size_t i = 0; i < (columns == 32 ? std::size(sets) : 1); ++i) {
       const FeatureSet features = sets[turn++ % std::size(sets)];
       if (features.minus(can.features).empty())
         cases.push_back(make_case(format, format, members(can.activations).front(), features, shape));
