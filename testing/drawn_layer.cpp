@@ -57,9 +57,31 @@ void write_scales(Draw& draw, DType dtype, std::vector<std::byte>& scales) {
     const bool two = draw.below(2) == 1;
     if (dtype == DType::f32) {
       store<float>(scales.data() + at, two ? 2.0f : 1.0f);
+    } else if (dtype == DType::bf16) {
+      store<std::uint16_t>(scales.data() + at, format::float_to_bf16(two ? 2.0f : 1.0f));
     } else {  // e8m0: the exponent plus 127; e4m3: 0x38 is 1, 0x40 is 2
       const bool power = dtype == DType::f8_e8m0 || dtype == DType::u8;
       scales[at] = power ? std::byte(two ? 128 : 127) : std::byte(two ? 0x40 : 0x38);
+    }
+  }
+}
+
+/// Codes of -1, 0 and 1 around zero points that leave room for both.
+void write_integers(Draw& draw, const std::vector<float>& values, format::Encoded& encoded) {
+  const WeightMatrix& matrix = encoded.matrix;
+  const int bits = format::integer_bits(matrix), most = (1 << bits) - 2;
+  const std::int64_t groups = format::groups_of_row(matrix);
+  if (matrix.integers.grouping.zero_points)
+    for (std::int64_t r = 0; r < matrix.rows; ++r)
+      for (std::int64_t group = 0; group < groups; ++group)
+        set_zero(encoded, r, group, static_cast<unsigned>(1 + draw.below(most)));
+  std::vector<std::uint8_t> zeros(static_cast<std::size_t>(groups));
+  for (std::int64_t r = 0; r < matrix.rows; ++r) {
+    format::zeros_of_row(matrix, r, zeros.data());
+    for (std::int64_t c = 0; c < matrix.cols; ++c) {
+      const int zero = zeros[static_cast<std::size_t>(format::group_of_column(matrix, c))];
+      const auto value = static_cast<int>(values[static_cast<std::size_t>(r * matrix.cols + c)]);
+      set_code(encoded, r, c, static_cast<unsigned>(zero + value));
     }
   }
 }
@@ -89,12 +111,13 @@ class LayerDraw {
     const double down_reach = 1 / std::sqrt(static_cast<double>(spec.intermediate));
     std::optional<WeightMatrix> gate;
     if (spec.formats.gate)
-      gate = matrix(*spec.formats.gate, wide, exact_ ? gates(wide) : normal(wide, reach));
-    ExpertWeights expert{
-        .gate = gate,
-        .up = matrix(spec.formats.up, wide, exact_ ? sparse(wide, kUpTerms) : normal(wide, reach)),
-        .down =
-            matrix(spec.formats.down, tall, exact_ ? sparse(tall, kDownTerms) : normal(tall, down_reach))};
+      gate = matrix({*spec.formats.gate, spec.formats.gate_grouping}, wide,
+                    exact_ ? gates(wide) : normal(wide, reach));
+    ExpertWeights expert{.gate = gate,
+                         .up = matrix({spec.formats.up, spec.formats.up_grouping}, wide,
+                                      exact_ ? sparse(wide, kUpTerms) : normal(wide, reach)),
+                         .down = matrix({spec.formats.down, spec.formats.down_grouping}, tall,
+                                        exact_ ? sparse(tall, kDownTerms) : normal(tall, down_reach))};
     if (spec.gate_up_bias) {
       expert.up_bias = bias(spec.intermediate);
       if (spec.formats.gate) expert.gate_bias = gate_bias(*expert.gate);
@@ -142,15 +165,39 @@ class LayerDraw {
 
   float sign() { return draw_.below(2) == 0 ? -1.0f : 1.0f; }
 
-  WeightMatrix matrix(Format format, Shape shape, const std::vector<float>& values) {
-    auto encoded = std::make_unique<format::Encoded>(encode(format, values.data(), shape.rows, shape.cols));
-    const format::Geometry& how = geometry(format);
-    if (exact_ && how.scaled) {
-      write_codes(values, how.code_bits, encoded->codes);
-      write_scales(draw_, encoded->matrix.scales.dtype, encoded->scales);
-      if (how.second_scale) encoded->matrix.second_scale = draw_.below(2) == 0 ? 1.0f : 2.0f;
+  struct Storage {
+    Format format;
+    Grouping grouping = {};
+  };
+
+  /// The layouts of files take turns, where a matrix can be laid out so.
+  format::IntegerRecipe recipe(const Storage& how, Shape shape) {
+    using File = format::IntegerFile;
+    constexpr File kFiles[] = {File::rows, File::gptq, File::padded_rows, File::awq};
+    format::IntegerRecipe recipe{.grouping = how.grouping};
+    do recipe.file = kFiles[turn_++ % std::size(kFiles)];
+    while (!can_lay_out(how.format, recipe, shape.rows, shape.cols));
+    return recipe;
+  }
+
+  format::Encoded encoded(const Storage& how, Shape shape, const std::vector<float>& values) {
+    if (!is_integer(how.format)) return encode(how.format, values.data(), shape.rows, shape.cols);
+    if (exact_) return make_integers(how.format, recipe(how, shape), shape.rows, shape.cols);
+    return encode_integers(how.format, recipe(how, shape), {values.data(), shape.rows, shape.cols});
+  }
+
+  WeightMatrix matrix(const Storage& how, Shape shape, const std::vector<float>& values) {
+    auto made = std::make_unique<format::Encoded>(encoded(how, shape, values));
+    const format::Geometry& geometry = sluice::geometry(how.format);
+    if (exact_ && geometry.scaled) {
+      if (geometry.integers)
+        write_integers(draw_, values, *made);
+      else
+        write_codes(values, geometry.code_bits, made->codes);
+      write_scales(draw_, made->matrix.scales.dtype, made->scales);
+      if (geometry.second_scale) made->matrix.second_scale = draw_.below(2) == 0 ? 1.0f : 2.0f;
     }
-    owner_->matrices.push_back(std::move(encoded));
+    owner_->matrices.push_back(std::move(made));
     return owner_->matrices.back()->matrix;
   }
 
@@ -195,7 +242,7 @@ class LayerDraw {
     const Shape shape{spec.experts, spec_.routed.hidden};
     RouterWeights weights;
     weights.weight = matrix(
-        Formats::of<format::Bf16>(), shape,
+        {Formats::of<format::Bf16>()}, shape,
         exact_ ? sparse(shape, kUpTerms) : normal(shape, 2 / std::sqrt(static_cast<double>(shape.cols))));
     if (spec.bias) weights.bias = bias(spec.experts);
     if (spec.selection_bias) weights.selection_bias = bias(spec.experts);
@@ -209,6 +256,7 @@ class LayerDraw {
 
   const LayerSpec& spec_;
   const bool exact_;
+  unsigned turn_ = 0;
   Draw draw_;
   std::shared_ptr<Owner> owner_;
 };

@@ -15,13 +15,6 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-std::string format_text(const MatrixFormats& formats) {
-  const std::string up(formats.up.str()), down(formats.down.str());
-  const std::string gate(formats.gate.value_or(formats.up).str());
-  if (gate == up && up == down) return up;
-  return (formats.gate ? gate + "/" : "") + up + "/" + down;
-}
-
 /// Multiply-adds counted twice, for every matrix that a slot goes through.
 double flops_of(const ExpertsSpec& spec, int tokens) {
   const double matrices = spec.formats.gate ? 3 : 2;
@@ -56,7 +49,7 @@ BenchResult bench_tokens(const Bench& bench, int tokens) {
 
   BenchResult result{.backend = bench.layer.plan().chosen,
                      .shape = bench.request.shape,
-                     .format = format_text(spec.formats),
+                     .format = storage_text(spec.formats),
                      .tokens = tokens,
                      .threads = bench.executor.workers(),
                      .median_us = times.median_us,

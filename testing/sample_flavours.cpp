@@ -177,17 +177,27 @@ void add_qwen3_layer(Shard& shard, const Flavour& flavour, int layer) {
   add_plain_layer(shard, flavour, {"mlp", "gate_proj", "up_proj", "down_proj"}, layer);
 }
 
+Json mixtral_scheme(std::string_view flavour) {
+  if (flavour == "mixtral-gptq")
+    return {{"quant_method", "gptq"}, {"bits", 4},   {"group_size", 32},
+            {"desc_act", true},       {"sym", true}, {"checkpoint_format", "gptq"}};
+  return {
+      {"quant_method", "awq"}, {"bits", 4}, {"group_size", 32}, {"zero_point", true}, {"version", "gemm"}};
+}
+
 Json mixtral_config(const Flavour& flavour) {
   const Shape& s = flavour.shape;
-  return {{"architectures", {"MixtralForCausalLM"}},
-          {"model_type", "mixtral"},
-          {"hidden_size", s.hidden},
-          {"intermediate_size", s.intermediate},
-          {"num_local_experts", s.experts},
-          {"num_experts_per_tok", s.top_k},
-          {"num_hidden_layers", s.layers},
-          {"hidden_act", "silu"},
-          {"vocab_size", s.vocabulary}};
+  Json config{{"architectures", {"MixtralForCausalLM"}},
+              {"model_type", "mixtral"},
+              {"hidden_size", s.hidden},
+              {"intermediate_size", s.intermediate},
+              {"num_local_experts", s.experts},
+              {"num_experts_per_tok", s.top_k},
+              {"num_hidden_layers", s.layers},
+              {"hidden_act", "silu"},
+              {"vocab_size", s.vocabulary}};
+  if (flavour.name != "mixtral") config["quantization_config"] = mixtral_scheme(flavour.name);
+  return config;
 }
 
 Json compressed_tensors_config(const Json& weights, const char* format) {
@@ -209,6 +219,10 @@ Json qwen3_scheme(std::string_view flavour) {
   if (flavour == "qwen3-moe-nvfp4") {
     weights.update({{"strategy", "tensor_group"}, {"group_size", 16}});
     return compressed_tensors_config(weights, "nvfp4-pack-quantized");
+  }
+  if (flavour == "qwen3-moe-int3") {
+    weights.update({{"num_bits", 3}, {"type", "int"}, {"strategy", "group"}, {"group_size", 32}});
+    return compressed_tensors_config(weights, "pack-quantized");
   }
   weights.update({{"strategy", "group"}, {"group_size", 32}, {"scale_dtype", "torch.uint8"}});
   return compressed_tensors_config(weights, "mxfp4-pack-quantized");
@@ -271,6 +285,16 @@ constexpr Flavour kFlavours[] = {
      .add_matrix = add_plain_weight,
      .add_layer = add_mixtral_layer,
      .config = mixtral_config},
+    {.name = "mixtral-gptq",
+     .shape = {},
+     .add_matrix = add_gptq,
+     .add_layer = add_mixtral_layer,
+     .config = mixtral_config},
+    {.name = "mixtral-awq",
+     .shape = {},
+     .add_matrix = add_awq,
+     .add_layer = add_mixtral_layer,
+     .config = mixtral_config},
     {.name = "qwen3-moe",
      .shape = {},
      .add_matrix = add_plain_weight,
@@ -290,6 +314,11 @@ constexpr Flavour kFlavours[] = {
     {.name = "qwen3-moe-mxfp4",
      .shape = {},
      .add_matrix = add_compressed_mxfp4,
+     .add_layer = add_qwen3_layer,
+     .config = qwen3_config},
+    {.name = "qwen3-moe-int3",
+     .shape = {},
+     .add_matrix = add_packed_int3,
      .add_layer = add_qwen3_layer,
      .config = qwen3_config},
 };

@@ -8,6 +8,7 @@
 #include "format/bf16.h"
 #include "format/e4m3.h"
 #include "format/formats.h"
+#include "format/scales.h"
 
 namespace sluice::testing::sample {
 
@@ -115,6 +116,54 @@ void add_compressed_mxfp4(Shard& shard, const std::string& name, const Drawn& dr
   format::Encoded e = encoded("mxfp4", drawn);
   shard.add(name + ".weight_packed", DType::u8, {drawn.rows, drawn.cols / 2}, std::move(e.codes));
   shard.add(name + ".weight_scale", DType::u8, {drawn.rows, drawn.cols / 32}, std::move(e.scales));
+}
+
+namespace {
+
+/// [rows, groups] BF16 as GPTQ and AWQ have it, [groups, rows].
+std::vector<std::byte> transposed_scales(const format::Encoded& e) {
+  const std::int64_t rows = e.matrix.rows, groups = format::groups_of_row(e.matrix);
+  std::vector<std::uint16_t> scales;
+  for (std::int64_t g = 0; g < groups; ++g)
+    for (std::int64_t r = 0; r < rows; ++r)
+      scales.push_back(format::float_to_bf16(format::scale_at(e.matrix.scales, r, g)));
+  return bytes_of(std::span<const std::uint16_t>(scales));
+}
+
+format::Encoded integers(const Drawn& drawn, const format::IntegerRecipe& recipe) {
+  return format::encode_integers(Formats::of<format::Int4>(), recipe,
+                                 {drawn.values.data(), drawn.rows, drawn.cols});
+}
+
+}  // namespace
+
+void add_gptq(Shard& shard, const std::string& name, const Drawn& drawn) {
+  const std::int64_t rows = drawn.rows, cols = drawn.cols, groups = cols / 32;
+  format::Encoded e = integers(drawn, {{.columns = 32, .act_order = true}, format::IntegerFile::gptq});
+  const std::vector<std::uint32_t> zeros(static_cast<std::size_t>(groups * rows / 8),
+                                         0x77777777);  // 8 minus 1
+  shard.add(name + ".g_idx", DType::i32, {cols}, std::move(e.column_groups));
+  shard.add(name + ".qweight", DType::i32, {cols / 8, rows}, std::move(e.codes));
+  shard.add(name + ".qzeros", DType::i32, {groups, rows / 8},
+            bytes_of(std::span<const std::uint32_t>(zeros)));
+  shard.add(name + ".scales", DType::bf16, {groups, rows}, transposed_scales(e));
+}
+
+void add_awq(Shard& shard, const std::string& name, const Drawn& drawn) {
+  const std::int64_t rows = drawn.rows, cols = drawn.cols, groups = cols / 32;
+  format::Encoded e = integers(drawn, {{.columns = 32, .zero_points = true}, format::IntegerFile::awq});
+  shard.add(name + ".qweight", DType::i32, {cols, rows / 8}, std::move(e.codes));
+  shard.add(name + ".qzeros", DType::i32, {groups, rows / 8}, std::move(e.zeros));
+  shard.add(name + ".scales", DType::bf16, {groups, rows}, transposed_scales(e));
+}
+
+void add_packed_int3(Shard& shard, const std::string& name, const Drawn& drawn) {
+  const std::int64_t shape[] = {drawn.rows, drawn.cols};
+  format::Encoded e =
+      encode(Formats::of<format::Int3>(), {.columns = 32}, drawn.values.data(), drawn.rows, drawn.cols);
+  shard.add(name + ".weight_packed", DType::i32, {drawn.rows, drawn.cols * 3 / 32}, std::move(e.codes));
+  shard.add(name + ".weight_scale", DType::bf16, {drawn.rows, drawn.cols / 32}, std::move(e.scales));
+  shard.add(name + ".weight_shape", DType::i64, {2}, bytes_of(std::span<const std::int64_t>(shape)));
 }
 
 }  // namespace sluice::testing::sample

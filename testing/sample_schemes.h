@@ -64,4 +64,11 @@ void add_modelopt_nvfp4(Shard& shard, const std::string& name, const Drawn& draw
 void add_compressed_nvfp4(Shard& shard, const std::string& name, const Drawn& drawn);
 void add_compressed_mxfp4(Shard& shard, const std::string& name, const Drawn& drawn);
 
+/// GPTQ v1: 4 bits in groups of 32, symmetric, act-order.
+void add_gptq(Shard& shard, const std::string& name, const Drawn& drawn);
+/// AWQ in gemm order: 4 bits in groups of 32 with zero points.
+void add_awq(Shard& shard, const std::string& name, const Drawn& drawn);
+/// compressed-tensors pack-quantized: 3 bits in groups of 32, densely packed.
+void add_packed_int3(Shard& shard, const std::string& name, const Drawn& drawn);
+
 }  // namespace sluice::testing::sample

@@ -28,6 +28,7 @@ struct Shape {
   RouterSpec router;  // its experts and top_k are filled in
 };
 
+constexpr int kIntegerGroup = 128;  // what most published integers have
 constexpr float kNone = std::numeric_limits<float>::infinity();
 constexpr ActivationParams kGptOss{.limit = 7.0f, .slope = 1.702f, .shift = 1.0f};
 constexpr RouterSpec kGptOssRouter{.score = Scores::of<score::SoftmaxSelected>(), .bias = true};
@@ -65,13 +66,19 @@ Mask mask_of_codes(Format format) {
   if (format == Formats::of<format::F32>()) return {repeat32(0x81FFFFFF), repeat32(0x3C000000)};
   if (format == Formats::of<format::Bf16>()) return {repeat16(0x81FF), repeat16(0x3C00)};
   if (format == Formats::of<format::F16>()) return {repeat16(0x8FFF), repeat16(0x2000)};
+  if (is_integer(format)) return {~std::uint64_t{0}, 0};
   // E4M3 without the top bit of its exponent is below 2 and never NaN. Any nibble is an E2M1.
   if (geometry(format).code_bits == 8) return {repeat16(0xBFBF), 0};
   return {~std::uint64_t{0}, 0};
 }
 
 /// Scales for which a row of 2880 codes times a unit input sums to about 1.
-Mask mask_of_scales(DType dtype) {
+Mask mask_of_scales(Format format, DType dtype) {
+  if (is_integer(format)) {  // drawn codes are 2^(bits - 2) or so: BF16 of 2^-(bits + 4) or -(bits + 3),
+                             // times 1 to 4
+    const std::uint64_t exponent = static_cast<unsigned>(123 - geometry(format).code_bits) & ~1u;
+    return {repeat16(0x00FF), repeat16(exponent << 7)};
+  }
   if (dtype == DType::f8_e8m0) return {repeat16(0x0101), repeat16(0x7878)};  // 2^-7 and 2^-6
   if (dtype == DType::f8_e4m3) return {repeat16(0x0F0F), repeat16(0x3030)};  // 0.5 to 1.875
   return {repeat32(0x00FFFFFF), repeat32(0x3C000000)};                       // float32, 2^-7 to 2^-5
@@ -79,6 +86,7 @@ Mask mask_of_scales(DType dtype) {
 
 DType scale_type(Format format) {
   if (format == Formats::of<format::Nvfp4>()) return DType::f8_e4m3;
+  if (is_integer(format)) return DType::bf16;
   return accepts_scales(format, DType::f32) ? DType::f32 : DType::f8_e8m0;
 }
 
@@ -93,14 +101,44 @@ Bytes draw_bytes(std::int64_t size, Mask mask, Draw& draw) {
   return bytes;
 }
 
-/// What `owner` holds for one expert: at most codes and scales of three matrices, and three biases.
+/// What `owner` holds for one expert: codes, scales, zero points and orders of matrices, and biases.
 struct Owned {
   std::vector<Bytes> buffers;
 };
 
+/// The groups of the columns, in an order drawn.
+Bytes draw_order(const WeightMatrix& matrix, Draw& draw) {
+  const int group = matrix.integers.grouping.columns;
+  Bytes bytes(new std::byte[static_cast<std::size_t>(4 * matrix.cols)]);
+  for (std::int64_t c = 0; c < matrix.cols; ++c) {
+    const auto its = static_cast<std::int32_t>(group == 0 ? 0 : c / group);
+    const std::int64_t other = draw.below(c + 1);  // its place among the first c + 1
+    if (other < c) store(bytes.get() + 4 * c, load<std::int32_t>(bytes.get() + 4 * other));
+    store(bytes.get() + 4 * other, its);
+  }
+  return bytes;
+}
+
+/// What a matrix of integers has beside codes and scales: any bits are zero points.
+void draw_integer_parts(WeightMatrix& matrix, Draw& draw, Owned& owned) {
+  const format::Geometry g = geometry(matrix);
+  IntegerParts& parts = matrix.integers;
+  parts.codes.line_stride = matrix.row_stride;
+  if (g.zero_points) {
+    const std::int64_t groups = format::groups_of_row(matrix), line = line_bytes(g, matrix.rows);
+    owned.buffers.push_back(draw_bytes(groups * line, {~std::uint64_t{0}, 0}, draw));
+    parts.zeros = owned.buffers.back().get();
+    parts.zeros_grid = {.along = PackedGrid::Along::column, .line_stride = line};
+  }
+  if (g.act_order) {
+    owned.buffers.push_back(draw_order(matrix, draw));
+    parts.column_groups = owned.buffers.back().get();
+  }
+}
+
 WeightMatrix draw_matrix(WeightMatrix matrix, Draw& draw, Owned& owned) {
-  const format::Geometry& g = geometry(matrix.format);
-  matrix.row_stride = (matrix.cols * g.code_bits + 7) / 8;
+  const format::Geometry g = geometry(matrix);
+  matrix.row_stride = line_bytes(g, matrix.cols);
   matrix.col_stride = g.code_bits / 8;
   owned.buffers.push_back(draw_bytes(matrix.rows * matrix.row_stride, mask_of_codes(matrix.format), draw));
   matrix.codes = owned.buffers.back().get();
@@ -108,10 +146,12 @@ WeightMatrix draw_matrix(WeightMatrix matrix, Draw& draw, Owned& owned) {
     const format::ScaleShape shape = format::scale_shape(g, matrix.rows, matrix.cols);
     const DType dtype = scale_type(matrix.format);
     const std::int64_t bytes = bits(dtype) / 8;
-    owned.buffers.push_back(draw_bytes(shape.rows * shape.cols * bytes, mask_of_scales(dtype), draw));
+    owned.buffers.push_back(
+        draw_bytes(shape.rows * shape.cols * bytes, mask_of_scales(matrix.format, dtype), draw));
     matrix.scales = {owned.buffers.back().get(), dtype, shape.cols * bytes, bytes};
   }
   if (g.second_scale) matrix.second_scale = 1.0f / 128;
+  if (g.integers) draw_integer_parts(matrix, draw, owned);
   return matrix;
 }
 
@@ -123,13 +163,17 @@ VectorView draw_bias(int size, Draw& draw, Owned& owned) {
 
 ExpertWeights draw_expert(const ExpertsSpec& spec, std::uint64_t seed, Owned& owned) {
   Draw draw(seed);
-  const auto matrix = [&](Format format, int rows, int cols) {
-    return draw_matrix({.format = format, .rows = rows, .cols = cols}, draw, owned);
+  const MatrixFormats& formats = spec.formats;
+  const auto wide = [&](Format format, const Grouping& grouping) {
+    return WeightMatrix{
+        .format = format, .rows = spec.intermediate, .cols = spec.hidden, .integers = {.grouping = grouping}};
   };
+  WeightMatrix down = wide(formats.down, formats.down_grouping);
+  std::swap(down.rows, down.cols);
   ExpertWeights expert{.gate = {},
-                       .up = matrix(spec.formats.up, spec.intermediate, spec.hidden),
-                       .down = matrix(spec.formats.down, spec.hidden, spec.intermediate)};
-  if (spec.formats.gate) expert.gate = matrix(*spec.formats.gate, spec.intermediate, spec.hidden);
+                       .up = draw_matrix(wide(formats.up, formats.up_grouping), draw, owned),
+                       .down = draw_matrix(down, draw, owned)};
+  if (formats.gate) expert.gate = draw_matrix(wide(*formats.gate, formats.gate_grouping), draw, owned);
   if (spec.gate_up_bias && expert.gate) expert.gate_bias = draw_bias(spec.intermediate, draw, owned);
   if (spec.gate_up_bias) expert.up_bias = draw_bias(spec.intermediate, draw, owned);
   if (spec.down_bias) expert.down_bias = draw_bias(spec.hidden, draw, owned);
@@ -141,6 +185,7 @@ ExpertWeights draw_expert(const ExpertsSpec& spec, std::uint64_t seed, Owned& ow
 std::span<const std::string_view> public_shapes() { return kShapeNames; }
 
 LayerSpec public_shape(std::string_view name, Format format) {
+  const Grouping grouping{.columns = is_integer(format) ? kIntegerGroup : 0};
   for (const Shape& shape : kShapes) {
     if (shape.name != name) continue;
     LayerSpec spec{.routed = {.hidden = shape.hidden,
@@ -148,7 +193,12 @@ LayerSpec public_shape(std::string_view name, Format format) {
                               .experts = shape.experts,
                               .local_experts = shape.experts,
                               .top_k = shape.top_k,
-                              .formats = {.gate = format, .up = format, .down = format},
+                              .formats = {.gate = format,
+                                          .up = format,
+                                          .down = format,
+                                          .gate_grouping = grouping,
+                                          .up_grouping = grouping,
+                                          .down_grouping = grouping},
                               .activation = Activations::of<activation::Silu>(),
                               .params = shape.params,
                               .gate_up_bias = shape.bias,

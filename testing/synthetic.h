@@ -19,7 +19,8 @@ namespace sluice::testing {
 std::span<const std::string_view> public_shapes();
 
 /// The routed part of that model's MoE layer with all matrices in `format`: sizes, activation, biases,
-/// router. Throws invalid_argument for an unknown name, listing the known ones.
+/// router. Integers have groups of 128 and no zero points. Throws invalid_argument for an unknown name,
+/// listing the known ones.
 LayerSpec public_shape(std::string_view name, Format format);
 
 /// Weights of the routed experts, each drawn apart. Codes are never NaN and scales lie within a factor of

@@ -63,8 +63,8 @@ class Checkpoint {
   /// The spec of MoE layer `layer` (its number in the model). invalid_argument when there is none of that
   /// number.
   LayerSpec spec(int layer) const;
-  /// Canonical views of that layer's weights, every scale checked (corrupt_file for zero, negative, NaN,
-  /// infinite).
+  /// Canonical views of that layer's weights, every scale checked (corrupt_file for zero, NaN, infinite, and,
+  /// but for integers, negative).
   LayerWeights weights(int layer) const;
   /// Bytes of the layer's tensors in the files.
   std::int64_t layer_bytes(int layer) const;

@@ -16,6 +16,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "sluice/name.h"
@@ -25,7 +26,7 @@
 namespace sluice {
 
 /// How a weight matrix is stored: "f32", "f16", "bf16", "mxfp4", "nvfp4", "fp8_block128", "fp8_channel",
-/// "fp8_tensor", "mxfp8".
+/// "fp8_tensor", "mxfp8", "int2" to "int8".
 using Format = Name<struct FormatTag>;
 
 /// What happens between the two matrix products: "silu" (clamps first), "silu_then_clamp", "gelu_tanh",
@@ -46,13 +47,29 @@ struct ActivationParams {
 /// True when the activation has a gate matrix.
 bool is_gated(Activation activation);
 
+/// What the integer formats leave open. The others leave nothing open and have the default.
+struct Grouping {
+  int columns = 0;           // of a row that share a scale; the last group may be smaller; 0: the whole row
+  bool zero_points = false;  // one beside every scale; otherwise the zero of `bits` bits is 2^(bits - 1)
+  bool act_order = false;    // which column is in which group is listed (GPTQ's g_idx), not counted
+  friend bool operator==(const Grouping&, const Grouping&) = default;
+};
+
 /// The formats of an expert's matrices. `gate` is absent when the activation has no gate.
 struct MatrixFormats {
   std::optional<Format> gate;
   Format up;
   Format down;
+  Grouping gate_grouping = {};
+  Grouping up_grouping = {};
+  Grouping down_grouping = {};
   friend bool operator==(const MatrixFormats&, const MatrixFormats&) = default;
 };
+
+/// "mxfp4", "int4 g128", "int4 row, zero points, act-order".
+std::string storage_text(Format format, const Grouping& grouping);
+/// The same for all matrices, or "bf16/bf16/mxfp4" where gate, up and down differ.
+std::string storage_text(const MatrixFormats& formats);
 
 /// A set of experts of one shape.
 struct ExpertsSpec {
@@ -89,10 +106,39 @@ struct ScalesView {
   std::ptrdiff_t col_stride = 0;
 };
 
+/// How integers of 2 to 8 bits lie in 32-bit words, the first of them in the lowest bits.
+enum class Packing : std::uint8_t {
+  dense,   // one stream of bits; an integer may straddle two words
+  padded,  // 32 / bits (rounded down) integers a word, the bits above them unused
+  awq,     // 4 bits only: nibble i of a word is integer 0 2 4 6 1 3 5 7 [i] of its eight
+};
+
+/// A grid of packed integers. They are packed along its rows or along its columns; what they are packed along
+/// is a line, and a line is whole words. Word w of line l is at `l * line_stride + w * word_stride` bytes.
+struct PackedGrid {
+  enum class Along : std::uint8_t { row, column };
+  Packing packing = Packing::dense;
+  Along along = Along::row;  // the line is a row, or a column
+  std::ptrdiff_t line_stride = 0;
+  std::ptrdiff_t word_stride = 4;
+};
+
+/// What a matrix of an integer format has beside codes and scales. value = (code - zero) * scale, code and
+/// zero unsigned. Read it through format/integers.h.
+struct IntegerParts {
+  Grouping grouping = {};
+  PackedGrid codes = {};             // [rows, cols] at WeightMatrix::codes
+  const std::byte* zeros = nullptr;  // with zero points: [rows, groups] in `zeros_grid`
+  PackedGrid zeros_grid = {};
+  int zero_offset = 0;                       // zero = (stored + zero_offset) mod 2^bits; 1 in GPTQ's v1
+  const std::byte* column_groups = nullptr;  // with act-order: int32 [cols], the group of a column
+};
+
 /// A canonical view of one weight matrix, [rows = outputs, cols = inputs]. Element (r, c) of a format of
-/// whole bytes is at `codes + r * row_stride + c * col_stride`; a 4-bit format is dense along c, the even
-/// column in the low nibble of byte c / 2. Quirks of files (interleaved rows, transposes, dividing scales)
-/// have been turned into strides and numbers before a matrix looks like this.
+/// whole bytes is at `codes + r * row_stride + c * col_stride`; a 4-bit float format is dense along c, the
+/// even column in the low nibble of byte c / 2; where integers are, `integers` says. Quirks of files
+/// (interleaved rows, transposes, dividing scales) have been turned into strides and numbers before a matrix
+/// looks like this.
 struct WeightMatrix {
   Format format;
   std::int64_t rows = 0;
@@ -101,7 +147,8 @@ struct WeightMatrix {
   std::ptrdiff_t row_stride = 0;
   std::ptrdiff_t col_stride = 0;  // bytes; unused by 4-bit formats
   ScalesView scales = {};
-  float second_scale = 1.0f;  // of the whole matrix (NVFP4), multiplies
+  float second_scale = 1.0f;   // of the whole matrix (NVFP4), multiplies
+  IntegerParts integers = {};  // of integer formats, which use it in place of the strides
 };
 
 struct ExpertWeights {

@@ -160,6 +160,13 @@ std::string Config::text_or(std::string_view key, std::string_view absent) const
   return has(key) ? text(key) : std::string(absent);
 }
 
+std::string Config::text_or_flag(std::string_view key) const {
+  const Json* value = find(key);
+  if (value == nullptr) return {};
+  const auto* flag = std::get_if<bool>(&value->value);
+  return flag == nullptr ? text(key) : *flag ? "true" : "false";
+}
+
 bool Config::flag_or(std::string_view key, bool absent) const {
   const Json* value = find(key);
   if (value == nullptr) return absent;

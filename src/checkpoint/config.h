@@ -44,6 +44,8 @@ class Config {
   double number_or(std::string_view key, double least, double absent) const;
   std::string text(std::string_view key) const;
   std::string text_or(std::string_view key, std::string_view absent) const;
+  /// A text, "true" or "false" for a flag, or nothing where the key is absent.
+  std::string text_or_flag(std::string_view key) const;
   bool flag_or(std::string_view key, bool absent) const;
   std::vector<std::int64_t> integers_or_empty(std::string_view key, IntRange range) const;
   std::vector<std::string> texts_or_empty(std::string_view key) const;

@@ -106,13 +106,18 @@ VectorView read_rows(TensorReader& reader, const std::string& name, std::int64_t
 }
 
 MatrixFormats formats_of(const ExpertWeights& expert) {
-  return {expert.gate ? std::optional(expert.gate->format) : std::nullopt, expert.up.format,
-          expert.down.format};
+  return {.gate = expert.gate ? std::optional(expert.gate->format) : std::nullopt,
+          .up = expert.up.format,
+          .down = expert.down.format,
+          .gate_grouping = expert.gate ? expert.gate->integers.grouping : Grouping{},
+          .up_grouping = expert.up.integers.grouping,
+          .down_grouping = expert.down.integers.grouping};
 }
 
 std::string words(const MatrixFormats& formats) {
-  return fmt::format("{}, {}, {}", formats.gate ? formats.gate->str() : "none", formats.up.str(),
-                     formats.down.str());
+  return fmt::format("{}, {}, {}", formats.gate ? storage_text(*formats.gate, formats.gate_grouping) : "none",
+                     storage_text(formats.up, formats.up_grouping),
+                     storage_text(formats.down, formats.down_grouping));
 }
 
 /// A spec holds one set of formats for all experts.

@@ -7,6 +7,7 @@
 
 #include <map>
 
+#include "checkpoint/integer_quantisation.h"
 #include "checkpoint/text.h"
 #include "core/error.h"
 
@@ -21,57 +22,43 @@ std::string joined(std::initializer_list<std::string_view> names) {
   return text;
 }
 
-[[noreturn]] void unknown(const Config& config, std::string_view key,
-                          std::initializer_list<std::string_view> known) {
-  config.refuse("unknown_quantisation", key, fmt::format("known are: {}", joined(known)),
-                "Use a checkpoint of this model in one of these, or the unquantised one");
-}
-
 Quantisation everywhere(const Scheme& scheme, std::string words, ModuleRules not_converted = {}) {
   return {.words = std::move(words),
           .not_converted = std::move(not_converted),
           .schemes = {{ModuleRules::everything(), &scheme}}};
 }
 
-/// Names of modules that stay plain; the methods do not agree on the key.
-ModuleRules not_converted(const Config& config) {
-  std::vector<std::string> rules;
-  for (const std::string_view key : {"modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules"})
-    for (std::string& rule : config.texts_or_empty(key)) rules.push_back(std::move(rule));
-  return {rules, config.file_name()};
-}
-
 Quantisation read_mxfp4(const Config& config) {
-  return everywhere(schemes::kMxfp4Blocks, "mxfp4", not_converted(config));
+  return everywhere(schemes::kMxfp4Blocks, "mxfp4", modules_not_converted(config));
 }
 
 Quantisation read_fp8(const Config& config) {
   const std::string fmt = config.text_or("fmt", "e4m3");
-  if (fmt != "e4m3" && fmt != "float8_e4m3fn") unknown(config, "fmt", {"e4m3", "float8_e4m3fn"});
+  if (fmt != "e4m3" && fmt != "float8_e4m3fn") unknown_quantisation(config, "fmt", {"e4m3", "float8_e4m3fn"});
   const auto block = config.integers_or_empty("weight_block_size", kSmall);
-  if (block.empty()) return everywhere(schemes::kFp8Tensor, "fp8", not_converted(config));
+  if (block.empty()) return everywhere(schemes::kFp8Tensor, "fp8", modules_not_converted(config));
   if (block == std::vector<std::int64_t>{32, 32})
-    return everywhere(schemes::kFp8Tiles32, "fp8 in tiles of 32 x 32", not_converted(config));
+    return everywhere(schemes::kFp8Tiles32, "fp8 in tiles of 32 x 32", modules_not_converted(config));
   if (block != std::vector<std::int64_t>{128, 128})
-    unknown(config, "weight_block_size", {"[128, 128]", "[32, 32]"});
-  return everywhere(schemes::kFp8Block, "fp8 in blocks of 128 x 128", not_converted(config));
+    unknown_quantisation(config, "weight_block_size", {"[128, 128]", "[32, 32]"});
+  return everywhere(schemes::kFp8Block, "fp8 in blocks of 128 x 128", modules_not_converted(config));
 }
 
 Quantisation read_mxfp8(const Config& config) {
   const auto block = config.integers_or_empty("weight_block_size", kSmall);
   if (!block.empty() && block != std::vector<std::int64_t>{1, 32})
-    unknown(config, "weight_block_size", {"[1, 32]"});
-  return everywhere(schemes::kMxfp8, "mxfp8", not_converted(config));
+    unknown_quantisation(config, "weight_block_size", {"[1, 32]"});
+  return everywhere(schemes::kMxfp8, "mxfp8", modules_not_converted(config));
 }
 
 const Scheme& float_scheme(const Config& weights) {
-  if (weights.integer_or("num_bits", kSmall, 8) != 8) unknown(weights, "num_bits", {"8"});
+  if (weights.integer_or("num_bits", kSmall, 8) != 8) unknown_quantisation(weights, "num_bits", {"8"});
   const std::string strategy = weights.text("strategy");
   if (strategy == "tensor") return schemes::kFloatTensor;
   if (strategy == "channel") return schemes::kFloatChannel;
-  if (strategy != "block") unknown(weights, "strategy", {"tensor", "channel", "block"});
+  if (strategy != "block") unknown_quantisation(weights, "strategy", {"tensor", "channel", "block"});
   if (weights.integers_or_empty("block_structure", kSmall) != std::vector<std::int64_t>{128, 128})
-    unknown(weights, "block_structure", {"[128, 128]"});
+    unknown_quantisation(weights, "block_structure", {"[128, 128]"});
   return schemes::kFloatBlock;
 }
 
@@ -92,8 +79,8 @@ const Scheme& compressed_scheme(const Config& outer, const Config& group) {
   if (!weights)
     group.refuse("unknown_quantisation", "weights", "a config group without weights says nothing");
   if (!weights->flag_or("symmetric", true))
-    weights->refuse("unknown_quantisation", "symmetric", "zero points are not read");
-  if (weights->text_or("type", "float") != "float") unknown(*weights, "type", {"float"});
+    weights->refuse("unknown_quantisation", "symmetric", "zero points of floats are not read");
+  if (weights->text_or("type", "float") != "float") unknown_quantisation(*weights, "type", {"float"});
   weights->need_nothing("actorder", "columns in another order are not read");
   if (format == "float-quantized") return float_scheme(*weights);
   for (const Grouped& known : kGrouped) {
@@ -105,11 +92,12 @@ const Scheme& compressed_scheme(const Config& outer, const Config& group) {
       weights->refuse("unknown_quantisation", "num_bits",
                       fmt::format("{} has {} bits", format, known.num_bits));
     if (weights->text_or("strategy", known.strategy) != known.strategy)
-      unknown(*weights, "strategy", {known.strategy});
+      unknown_quantisation(*weights, "strategy", {known.strategy});
     return known.scheme;
   }
-  unknown(named, "format",
-          {"nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp8-quantized", "float-quantized"});
+  unknown_quantisation(named, "format",
+                       {"nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp8-quantized", "float-quantized",
+                        "pack-quantized"});
 }
 
 /// Targets are classes of modules ("Linear"), names or expressions. Expert matrices are Linear modules.
@@ -123,14 +111,18 @@ ModuleRules targets(const Config& group) {
 Quantisation read_compressed_tensors(const Config& config) {
   config.need_nothing("transform_config", "weights that were rotated need inputs that are rotated too");
   const auto sparsity = config.object("sparsity_config");
-  if (sparsity && sparsity->text_or("format", "dense") != "dense") unknown(*sparsity, "format", {"dense"});
+  if (sparsity && sparsity->text_or("format", "dense") != "dense")
+    unknown_quantisation(*sparsity, "format", {"dense"});
   if (config.text_or("quantization_status", "compressed") != "compressed")
-    unknown(config, "quantization_status", {"compressed"});
-  Quantisation read{.words = "compressed-tensors", .not_converted = not_converted(config)};
+    unknown_quantisation(config, "quantization_status", {"compressed"});
+  Quantisation read{.words = "compressed-tensors", .not_converted = modules_not_converted(config)};
   for (const Config& group : config.objects("config_groups")) {
-    const Scheme& scheme = compressed_scheme(config, group);
-    read.schemes.push_back({targets(group), &scheme});
-    read.words += fmt::format("{} {}", read.schemes.size() > 1 ? "," : "", scheme.name);
+    const Config& named = group.has("format") ? group : config;
+    if (named.text("format") == "pack-quantized")
+      read.add(targets(group), read_pack_quantized(group));
+    else
+      read.schemes.push_back({targets(group), &compressed_scheme(config, group)});
+    read.words += fmt::format("{} {}", read.schemes.size() > 1 ? "," : "", read.schemes.back().scheme->name);
   }
   if (read.schemes.empty())
     config.refuse("unknown_quantisation", "config_groups", "there is no config group");
@@ -140,14 +132,14 @@ Quantisation read_compressed_tensors(const Config& config) {
 const Scheme& modelopt_scheme(const Config& config) {
   const std::string algorithm = config.text("quant_algo");
   if (algorithm == "NVFP4" || algorithm == "W4A16_NVFP4") {
-    if (config.integer_or("group_size", kSmall, 16) != 16) unknown(config, "group_size", {"16"});
+    if (config.integer_or("group_size", kSmall, 16) != 16) unknown_quantisation(config, "group_size", {"16"});
     return schemes::kModeloptNvfp4;
   }
   if (algorithm == "FP8") return schemes::kModeloptFp8;
   if (algorithm == "FP8_PER_CHANNEL_PER_TOKEN") return schemes::kModeloptFp8Channel;
   if (algorithm == "FP8_PB_WO") return schemes::kModeloptFp8Block;
   if (algorithm == "MXFP8") return schemes::kFloatMxfp8;
-  unknown(
+  unknown_quantisation(
       config, "quant_algo",
       {"NVFP4", "W4A16_NVFP4", "FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "MXFP8", "MIXED_PRECISION"});
 }
@@ -164,14 +156,31 @@ constexpr Method kMethods[] = {
     {"mxfp8", read_mxfp8},
     {"compressed-tensors", read_compressed_tensors},
     {"modelopt", read_modelopt_quantisation},
+    {"gptq", read_gptq},
+    {"awq", read_awq},
+    {"auto-round", read_auto_round},
+    {"intel/auto-round", read_auto_round},
 };
 
 }  // namespace
 
+void unknown_quantisation(const Config& config, std::string_view key,
+                          std::initializer_list<std::string_view> known) {
+  config.refuse("unknown_quantisation", key, fmt::format("known are: {}", joined(known)),
+                "Use a checkpoint of this model in one of these, or the unquantised one");
+}
+
+ModuleRules modules_not_converted(const Config& config) {
+  std::vector<std::string> rules;
+  for (const std::string_view key : {"modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules"})
+    for (std::string& rule : config.texts_or_empty(key)) rules.push_back(std::move(rule));
+  return {rules, config.file_name()};
+}
+
 Quantisation read_modelopt_quantisation(const Config& config) {
   if (config.text("quant_algo") != "MIXED_PRECISION") {
     const Scheme& scheme = modelopt_scheme(config);
-    return everywhere(scheme, fmt::format("modelopt {}", scheme.name), not_converted(config));
+    return everywhere(scheme, fmt::format("modelopt {}", scheme.name), modules_not_converted(config));
   }
   const auto layers = config.object("quantized_layers");
   if (!layers)
@@ -179,7 +188,7 @@ Quantisation read_modelopt_quantisation(const Config& config) {
   std::map<const Scheme*, std::vector<std::string>> modules;
   for (const std::string& module : layers->keys())
     modules[&modelopt_scheme(*layers->object(module))].push_back(module);
-  Quantisation read{.words = "modelopt MIXED_PRECISION", .not_converted = not_converted(config)};
+  Quantisation read{.words = "modelopt MIXED_PRECISION", .not_converted = modules_not_converted(config)};
   for (const auto& [scheme, names] : modules) read.schemes.push_back({{names, config.file_name()}, scheme});
   return read;
 }
@@ -190,7 +199,14 @@ Quantisation read_quantisation(const Config& config) {
   const std::string method = quantisation->text("quant_method");
   for (const Method& known : kMethods)
     if (known.name == method) return known.read(*quantisation);
-  unknown(*quantisation, "quant_method", {"mxfp4", "fp8", "mxfp8", "compressed-tensors", "modelopt"});
+  unknown_quantisation(
+      *quantisation, "quant_method",
+      {"mxfp4", "fp8", "mxfp8", "compressed-tensors", "modelopt", "gptq", "awq", "auto-round"});
+}
+
+void Quantisation::add(ModuleRules modules, Scheme scheme) {
+  made.push_back(std::make_shared<const Scheme>(std::move(scheme)));
+  schemes.push_back({std::move(modules), made.back().get()});
 }
 
 const Scheme& Quantisation::of(std::string_view module) const {

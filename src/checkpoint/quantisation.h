@@ -3,6 +3,7 @@
 // out when the modules are read.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,10 @@ struct Quantisation {
   ModuleRules not_converted = {};        // stored plainly whatever follows
   std::vector<Assignment> schemes = {};  // the first whose modules match decides; none: plain
 
+  std::vector<std::shared_ptr<const Scheme>> made = {};  // schemes that `schemes` names and this model owns
+
+  /// Adds a scheme that is this model's own.
+  void add(ModuleRules modules, Scheme scheme);
   const Scheme& of(std::string_view module) const;
 };
 

@@ -60,13 +60,15 @@ std::int64_t first_bad_byte(const std::byte* data, std::size_t count, DType read
   return -1;
 }
 
-/// Position of the first element that is not positive and finite, or -1.
-std::int64_t first_bad_scale(const TensorView& view, DType read_as) {
+/// Position of the first element that is no scale, or -1.
+std::int64_t first_bad_scale(const TensorView& view, DType read_as, Signs signs = Signs::positive) {
   const std::size_t width = static_cast<std::size_t>(bits(read_as)) / 8;
   const std::size_t count = view.bytes() / width;
   if (width == 1) return first_bad_byte(view.data, count, read_as);
-  for (std::size_t i = 0; i < count; ++i)
-    if (!is_scale(format::read_number(read_as, view.data + i * width))) return static_cast<std::int64_t>(i);
+  for (std::size_t i = 0; i < count; ++i) {
+    const float value = format::read_number(read_as, view.data + i * width);
+    if (!is_scale(signs == Signs::both ? std::abs(value) : value)) return static_cast<std::int64_t>(i);
+  }
   return -1;
 }
 
@@ -88,7 +90,8 @@ std::int64_t first_bad_scale(const TensorView& view, DType read_as) {
         .what = fmt::format("scale {} of {} is {}", at, tensor.view->elements(), shown),
         .file = *tensor.file,
         .tensor = printable(tensor.name),
-        .why = "a scale is positive and finite; this one would make whole groups of weights wrong",
+        .why = "a scale is finite and not zero, and positive but for integers; this one would make whole "
+               "groups of weights wrong",
         .todo = "Fetch the file again; if it is as published, the model was quantised wrongly"});
 }
 
@@ -160,9 +163,9 @@ float TensorReader::scalar(const std::string& name) {
   return format::read_number(tensor.view->dtype, tensor.view->data);
 }
 
-void TensorReader::check_scales(const ModelTensor& tensor, DType read_as) {
+void TensorReader::check_scales(const ModelTensor& tensor, DType read_as, Signs signs) {
   if (depth_ == Depth::headers) return;
-  const std::int64_t bad = first_bad_scale(*tensor.view, read_as);
+  const std::int64_t bad = first_bad_scale(*tensor.view, read_as, signs);
   if (bad >= 0) refuse_scale(tensor, read_as, bad);
 }
 

@@ -22,6 +22,9 @@ namespace sluice::checkpoint {
 /// than the headers and the single numbers among the scales; the weights of a layer are taken by `values`.
 enum class Depth : bool { headers, values };
 
+/// Which numbers are scales: positive ones, or any but zero. Infinity and NaN never are.
+enum class Signs : bool { positive, both };
+
 using Shape = std::vector<std::int64_t>;
 
 class TensorReader {
@@ -50,8 +53,8 @@ class TensorReader {
   /// A tensor of one positive, finite float32 (f32, f16, bf16), [] or [1]. Read at any depth.
   float scalar(const std::string& name);
 
-  /// At depth `values`: throws corrupt_file unless every element is positive and finite.
-  void check_scales(const ModelTensor& tensor, DType read_as);
+  /// At depth `values`: throws corrupt_file unless every element is finite, not zero, and of such a sign.
+  void check_scales(const ModelTensor& tensor, DType read_as, Signs signs = Signs::positive);
 
   /// A dense vector of numbers (f32, f16, bf16), [size] or [1, size].
   VectorView vector(const std::string& name, std::int64_t size);

@@ -51,9 +51,12 @@ void check_params(const ExpertsSpec& spec, const Checker& check) {
   check.need(reads.shift || params.shift == 0, "{} has no shift, the spec says {}", name, params.shift);
 }
 
-/// Formats with groups along a row have no partial group: 2880 columns are 90 groups of 32.
-void check_groups(Format format, int columns, const Checker& check) {
+/// Formats with groups along a row have no partial group: 2880 columns are 90 groups of 32. Those of integers
+/// may have one at the end, as GPTQ's files do: 2880 columns are 23 groups of 128.
+void check_groups(Format format, const Grouping& grouping, int columns, const Checker& check) {
   const format::Geometry& shape = geometry(format);
+  check.need(shape.integers || grouping == Grouping{}, "{} has groups of its own", format.str());
+  check.need(grouping.columns >= 0, "{} columns share a scale", grouping.columns);
   const bool whole = shape.group_rows != 1 || shape.group_cols == 0 || columns % shape.group_cols == 0;
   check.need(whole, "{} has a scale for {} columns, and {} columns do not divide", format.str(),
              shape.group_cols, columns);
@@ -71,9 +74,11 @@ void check_experts(const ExpertsSpec& spec, const Checker& check) {
   check.need(gated == spec.formats.gate.has_value(), "{} has {} gate matrix, the spec says otherwise",
              spec.activation.str(), gated ? "a" : "no");
   check_params(spec, check);
-  if (spec.formats.gate) check_groups(*spec.formats.gate, spec.hidden, check);
-  check_groups(spec.formats.up, spec.hidden, check);
-  check_groups(spec.formats.down, spec.intermediate, check);
+  const MatrixFormats& formats = spec.formats;
+  if (formats.gate) check_groups(*formats.gate, formats.gate_grouping, spec.hidden, check);
+  check.need(formats.gate || formats.gate_grouping == Grouping{}, "a grouping of a gate that is not there");
+  check_groups(formats.up, formats.up_grouping, spec.hidden, check);
+  check_groups(formats.down, formats.down_grouping, spec.intermediate, check);
 }
 
 void check_router(const RouterSpec& router, const ExpertsSpec& routed) {

@@ -48,15 +48,37 @@ void check_scales(const WeightMatrix& matrix, const Checker& check) {
              name(matrix.scales.dtype));
 }
 
+void check_integers(const WeightMatrix& matrix, const Grouping& want, const Checker& check) {
+  const IntegerParts& parts = matrix.integers;
+  check.need(parts.grouping == want, "it is {}, the spec says {}",
+             storage_text(matrix.format, parts.grouping), storage_text(matrix.format, want));
+  check.need((parts.zeros != nullptr) == want.zero_points, "zero points: {}",
+             want.zero_points ? "missing" : "the spec has none");
+  check.need((parts.column_groups != nullptr) == want.act_order, "order of columns: {}",
+             want.act_order ? "missing" : "the spec has none");
+  check.need(is_integer(matrix.format) || parts.zero_offset == 0, "{} has no zero points",
+             matrix.format.str());
+  const bool awq = parts.codes.packing == Packing::awq || parts.zeros_grid.packing == Packing::awq;
+  check.need(!awq || geometry(matrix.format).code_bits == 4, "AWQ packs 4 bits, not those of {}",
+             matrix.format.str());
+  if (!want.act_order) return;
+  const std::int64_t groups = format::groups_of_row(matrix);
+  for (std::int64_t c = 0; c < matrix.cols; ++c) {
+    const std::int64_t group = format::group_of_column(matrix, c);
+    check.need(group >= 0 && group < groups, "column {} is in group {} of {}", c, group, groups);
+  }
+}
+
 void check_matrix(const WeightMatrix& matrix, const WeightMatrix& want, const Checker& check) {
   check.need(matrix.format == want.format, "it is {}, the spec says {}", matrix.format.str(),
              want.format.str());
   check.need(matrix.rows == want.rows && matrix.cols == want.cols, "it is {}x{}, the spec says {}x{}",
              matrix.rows, matrix.cols, want.rows, want.cols);
   check.need(matrix.codes != nullptr, "no data");
-  const int bits = geometry(matrix.format).code_bits;
-  check.need(bits < 8 || matrix.cols == 1 || matrix.col_stride != 0, "col_stride is 0");
+  const bool by_stride = geometry(matrix.format).code_bits >= 8 && !is_integer(matrix.format);
+  check.need(!by_stride || matrix.cols == 1 || matrix.col_stride != 0, "col_stride is 0");
   check_scales(matrix, check);
+  check_integers(matrix, want.integers.grouping, check);
 }
 
 void check_vector(const VectorView& vector, bool wanted, std::int64_t size, const Checker& check) {
@@ -67,16 +89,18 @@ void check_vector(const VectorView& vector, bool wanted, std::int64_t size, cons
 }
 
 void check_expert(const ExpertWeights& expert, const ExpertsSpec& spec, const Checker& check) {
-  const auto wants = [](Format format, std::int64_t rows, std::int64_t cols) {
-    return WeightMatrix{.format = format, .rows = rows, .cols = cols};
-  };
   const MatrixFormats& formats = spec.formats;
+  const auto wide = [&](Format format, const Grouping& grouping) {
+    return WeightMatrix{
+        .format = format, .rows = spec.intermediate, .cols = spec.hidden, .integers = {.grouping = grouping}};
+  };
+  WeightMatrix down = wide(formats.down, formats.down_grouping);
+  std::swap(down.rows, down.cols);
   const bool gated = formats.gate.has_value();
   check.need(expert.gate.has_value() == gated, "gate: {}", gated ? "missing" : "the activation has none");
-  if (gated)
-    check_matrix(*expert.gate, wants(*formats.gate, spec.intermediate, spec.hidden), check.at("gate"));
-  check_matrix(expert.up, wants(formats.up, spec.intermediate, spec.hidden), check.at("up"));
-  check_matrix(expert.down, wants(formats.down, spec.hidden, spec.intermediate), check.at("down"));
+  if (gated) check_matrix(*expert.gate, wide(*formats.gate, formats.gate_grouping), check.at("gate"));
+  check_matrix(expert.up, wide(formats.up, formats.up_grouping), check.at("up"));
+  check_matrix(expert.down, down, check.at("down"));
   check_vector(expert.gate_bias, spec.gate_up_bias && gated, spec.intermediate, check.at("gate_bias"));
   check_vector(expert.up_bias, spec.gate_up_bias, spec.intermediate, check.at("up_bias"));
   check_vector(expert.down_bias, spec.down_bias, spec.hidden, check.at("down_bias"));

@@ -35,14 +35,17 @@ struct ExpertMap { static constexpr std::string_view name = "expert_map"; };
 struct WeightOnInput { static constexpr std::string_view name = "weight_on_input"; };
 struct SharedExpert { static constexpr std::string_view name = "shared_expert"; };
 struct MixedFormats { static constexpr std::string_view name = "mixed_formats"; };  // gate, up and down differ
+struct ZeroPoints { static constexpr std::string_view name = "zero_points"; };  // of integer formats
+struct ActOrder { static constexpr std::string_view name = "act_order"; };      // of integer formats
 }  // namespace feature
 // clang-format on
 
 using Feature = Name<struct FeatureTag>;
 using FeatureSet = NameSet<struct FeatureTag>;
-using Features = List<struct FeatureTag, feature::GateUpBias, feature::DownBias, feature::Limit,
-                      feature::Slope, feature::Shift, feature::Saturation, feature::ExpertMap,
-                      feature::WeightOnInput, feature::SharedExpert, feature::MixedFormats>;
+using Features =
+    List<struct FeatureTag, feature::GateUpBias, feature::DownBias, feature::Limit, feature::Slope,
+         feature::Shift, feature::Saturation, feature::ExpertMap, feature::WeightOnInput,
+         feature::SharedExpert, feature::MixedFormats, feature::ZeroPoints, feature::ActOrder>;
 
 /// What a set of experts asks for.
 FeatureSet needs(const ExpertsSpec& spec);
@@ -60,6 +63,13 @@ struct BatchInvariant { static constexpr std::string_view name = "batch_invarian
 
 using CallModes = List<struct CallModeTag, call::Contiguous, call::Batched, call::BatchInvariant>;
 
+/// Which groups of integer weights a backend accepts. A group as wide as the row may be stated either way: it
+/// is what the spec says.
+struct IntegerGroups {
+  int multiple = 0;        // groups of multiples of this many columns; 0: no groups
+  bool whole_row = false;  // a scale a row
+};
+
 /// What a backend accepts, as data. Everything is refused by default: a set left out is empty.
 struct Capability {
   DeviceKind device;
@@ -68,6 +78,7 @@ struct Capability {
   NameSet<struct ActivationTag> activations{};
   FeatureSet features{};
   NameSet<struct CallModeTag> calls{};
+  IntegerGroups integer_groups{};  // for those integer formats that `weights` has
   int hidden_multiple = 1;
   int intermediate_multiple = 1;
 };

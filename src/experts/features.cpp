@@ -32,7 +32,14 @@ FeatureSet needs(const ExpertsSpec& spec) {
       feature::Saturation{});
   add(spec.local_experts != spec.experts, feature::ExpertMap{});
   add(spec.weight_on_input, feature::WeightOnInput{});
-  add(formats.up != formats.down || formats.gate.value_or(formats.up) != formats.up, feature::MixedFormats{});
+  const bool gate_differs =
+      formats.gate && (*formats.gate != formats.up || formats.gate_grouping != formats.up_grouping);
+  const bool down_differs = formats.down != formats.up || formats.down_grouping != formats.up_grouping;
+  add(gate_differs || down_differs, feature::MixedFormats{});
+  for (const Grouping& grouping : {formats.gate_grouping, formats.up_grouping, formats.down_grouping}) {
+    add(grouping.zero_points, feature::ZeroPoints{});
+    add(grouping.act_order, feature::ActOrder{});
+  }
   return set;
 }
 

@@ -16,11 +16,18 @@ ScaleShape scale_shape(const Geometry& geometry, std::int64_t rows, std::int64_t
   return {groups(rows, geometry.group_rows), groups(cols, geometry.group_cols)};
 }
 
+std::int64_t line_bytes(const Geometry& geometry, std::int64_t integers) {
+  const std::int64_t unit = geometry.line_bits;
+  return (integers * geometry.code_bits + unit - 1) / unit * unit / 8;
+}
+
 std::int64_t matrix_bytes(const Geometry& geometry, std::int64_t rows, std::int64_t cols) {
-  const std::int64_t row_bytes = (cols * geometry.code_bits + 7) / 8;
   const ScaleShape scales = scale_shape(geometry, rows, cols);
   const std::int64_t second = geometry.second_scale ? 4 : 0;
-  return rows * row_bytes + scales.rows * scales.cols * geometry.scale_bits / 8 + second;
+  const std::int64_t zeros = geometry.zero_points ? scales.cols * line_bytes(geometry, rows) : 0;
+  const std::int64_t order = geometry.act_order ? 4 * cols : 0;
+  return rows * line_bytes(geometry, cols) + scales.rows * scales.cols * geometry.scale_bits / 8 + second +
+         zeros + order;
 }
 
 }  // namespace sluice::format

@@ -2,6 +2,8 @@
 // The only place that knows how a request meets a capability.
 #include <fmt/format.h>
 
+#include <set>
+
 #include "oracle/oracle.h"
 
 namespace sluice {
@@ -42,12 +44,31 @@ void compare_device(const Capability& can, const DeviceFacts& device, Misses& mi
                                fmt::format("{} lacks {}", device.name, absent.str())});
 }
 
+/// Of the integer formats that the backend has; of others it has no groups to offer.
+void compare_groups(const Capability& can, const MatrixFormats& formats, Misses& misses) {
+  const IntegerGroups& groups = can.integer_groups;
+  const std::string offered = "{" + words(groups) + "}";
+  std::set<int> wanted;
+  const auto add = [&](Format format, const Grouping& grouping) {
+    if (is_integer(format) && can.weights.has(format)) wanted.insert(grouping.columns);
+  };
+  if (formats.gate) add(*formats.gate, formats.gate_grouping);
+  add(formats.up, formats.up_grouping);
+  add(formats.down, formats.down_grouping);
+  for (const int columns : wanted) {
+    const bool fits = columns == 0 ? groups.whole_row : groups.multiple > 0 && columns % groups.multiple == 0;
+    const std::string text = columns == 0 ? "whole rows" : std::to_string(columns);
+    misses.need(fits, {"group", text, offered, fmt::format("{} is not in {}", text, offered)});
+  }
+}
+
 /// `wanted` are the features these experts ask for.
 void compare_experts(const Capability& can, const ExpertsSpec& spec, FeatureSet wanted, Misses& misses) {
   NameSet<struct FormatTag> formats;
   formats.add(spec.formats.up).add(spec.formats.down);
   if (spec.formats.gate) formats.add(*spec.formats.gate);
   formats.each([&](Format format) { misses.member("weights", format, can.weights); });
+  compare_groups(can, spec.formats, misses);
   misses.member("activation", spec.activation, can.activations);
   const FeatureSet lacking = wanted.minus(can.features);
   misses.need(lacking.empty(), {"features", wanted.str(), can.features.str(), "has no " + lacking.str()});
@@ -105,6 +126,12 @@ std::vector<Miss> compare(const Backend& backend, const Request& request) {
   compare_choice(backend, request.by_name, misses);
   compare_kernels(backend, request.tokens, misses);
   return found;
+}
+
+std::string words(const IntegerGroups& groups) {
+  std::string text = groups.multiple > 0 ? fmt::format("multiples of {}", groups.multiple) : "";
+  if (groups.whole_row) text += text.empty() ? "whole rows" : ", whole rows";
+  return text;
 }
 
 const Kernel* kernel_for(const Backend& backend, int tokens) {

@@ -9,18 +9,10 @@
 namespace sluice {
 namespace {
 
-/// "mxfp4", or "bf16/bf16/mxfp4" for gate/up/down that differ.
-std::string formats_text(const MatrixFormats& formats) {
-  if (formats.up == formats.down && formats.gate.value_or(formats.up) == formats.up)
-    return std::string(formats.up.str());
-  std::string text = formats.gate ? std::string(formats.gate->str()) + "/" : std::string();
-  return text + std::string(formats.up.str()) + "/" + std::string(formats.down.str());
-}
-
 std::string shared_text(const LayerSpec& layer) {
   if (!layer.shared) return {};
   const ExpertsSpec& shared = layer.shared->experts;
-  std::string text = fmt::format(", shared {} {}", shared.intermediate, formats_text(shared.formats));
+  std::string text = fmt::format(", shared {} {}", shared.intermediate, storage_text(shared.formats));
   if (shared.activation != layer.routed.activation) text += fmt::format(" {}", shared.activation.str());
   return text;
 }
@@ -106,7 +98,7 @@ std::string summary(const Request& request) {
   const std::string local =
       spec.local_experts == spec.experts ? std::string() : fmt::format(" ({} here)", spec.local_experts);
   return fmt::format("{} experts{}, top {}, {}x{}, {}, {}{}, needs {}; {}", spec.experts, local, spec.top_k,
-                     spec.hidden, spec.intermediate, formats_text(spec.formats), spec.activation.str(),
+                     spec.hidden, spec.intermediate, storage_text(spec.formats), spec.activation.str(),
                      shared_text(request.layer), needs(request.layer).str(), request.device.name);
 }
 

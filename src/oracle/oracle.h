@@ -4,6 +4,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -15,6 +16,9 @@ namespace sluice {
 /// Everything that keeps `backend` from running `request`, routed experts first, then the shared one with
 /// "shared " before the trait. Empty exactly when it fits.
 std::vector<Miss> compare(const Backend& backend, const Request& request);
+
+/// "multiples of 32, whole rows".
+std::string words(const IntegerGroups& groups);
 
 /// A verdict on every backend of the list, ordered as plan.h says. Throws invalid_argument for a spec or
 /// token counts that make no sense and for a by_name that is not in the list.

@@ -35,6 +35,13 @@ inline constexpr const char* kChannel = "qwen3_moe_fp8_channel";
 inline constexpr const char* kNvfp4 = "qwen3_moe_ct_nvfp4";
 inline constexpr const char* kMxfp4 = "qwen3_moe_ct_mxfp4";
 inline constexpr const char* kMixtral = "mixtral_bf16";
+inline constexpr const char* kAwq = "mixtral_awq";
+inline constexpr const char* kGptq = "mixtral_gptq";
+inline constexpr const char* kActOrder = "mixtral_gptq_act_order";
+inline constexpr const char* kInt3 = "qwen3_moe_ct_int3";
+inline constexpr const char* kInt4 = "qwen3_moe_ct_int4";
+inline constexpr const char* kInt4Zeros = "qwen3_moe_ct_int4_asym";
+inline constexpr const char* kInt8 = "qwen3_moe_ct_int8";
 
 inline const std::string kFirstShard = "model-00001-of-00002.safetensors";
 
@@ -42,5 +49,6 @@ std::span<const Corruption> file_corruptions();           // files, links, the i
 std::span<const Corruption> configuration_corruptions();  // config.json
 std::span<const Corruption> tensor_corruptions();         // types, shapes, tensors missing and left over
 std::span<const Corruption> value_corruptions();          // scales and tables
+std::span<const Corruption> integer_corruptions();        // all of these, of integers
 
 }  // namespace sluice::testing

@@ -48,15 +48,17 @@ void expect_refused(const Corruption& corruption, std::set<std::string>& message
 
 TEST(Corruption, EveryOneIsRefusedWithItsOwnMessage) {
   std::set<std::string> messages;
-  for (const auto table : {testing::file_corruptions(), testing::configuration_corruptions(),
-                           testing::tensor_corruptions(), testing::value_corruptions()})
+  for (const auto table :
+       {testing::file_corruptions(), testing::configuration_corruptions(), testing::tensor_corruptions(),
+        testing::value_corruptions(), testing::integer_corruptions()})
     for (const Corruption& corruption : table) expect_refused(corruption, messages);
 }
 
 TEST(Corruption, EveryCodeIsDocumented) {
   const std::string docs = testing::read_file(fs::path(SLUICE_SOURCE_DIR) / "docs/checkpoints.md");
-  for (const auto table : {testing::file_corruptions(), testing::configuration_corruptions(),
-                           testing::tensor_corruptions(), testing::value_corruptions()})
+  for (const auto table :
+       {testing::file_corruptions(), testing::configuration_corruptions(), testing::tensor_corruptions(),
+        testing::value_corruptions(), testing::integer_corruptions()})
     for (const Corruption& corruption : table)
       EXPECT_NE(docs.find("`" + std::string(corruption.code) + "`"), docs.npos) << corruption.code;
 }
@@ -64,7 +66,9 @@ TEST(Corruption, EveryCodeIsDocumented) {
 TEST(Corruption, WithoutOneEveryFixtureOpens) {
   for (const char* fixture :
        {testing::kGptOss, testing::kBf16Stack, testing::kV4, testing::kV4Base, testing::kV4Nvfp4,
-        testing::kBlock, testing::kChannel, testing::kNvfp4, testing::kMxfp4, testing::kMixtral}) {
+        testing::kBlock, testing::kChannel, testing::kNvfp4, testing::kMxfp4, testing::kMixtral,
+        testing::kAwq, testing::kGptq, testing::kActOrder, testing::kInt3, testing::kInt4,
+        testing::kInt4Zeros, testing::kInt8}) {
     const testing::TemporaryDirectory directory;
     EditableModel::of(fixture).write(directory.path());
     const Checkpoint model = Checkpoint::open(directory.path().string());

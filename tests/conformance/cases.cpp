@@ -6,6 +6,8 @@
 namespace sluice::conformance {
 namespace {
 
+constexpr FeatureSet kOfIntegers = Features::set<feature::ZeroPoints, feature::ActOrder>();
+
 template <class F>
 bool has(FeatureSet features) {
   return features.has(Features::of<F>());
@@ -32,9 +34,10 @@ ExpertsSpec shared_of(ExpertsSpec spec) {
   return spec;
 }
 
-std::string name_of(const Case& made, Format format, Activation activation) {
-  return std::string(format.str()) + " " + std::string(activation.str()) + " " + needs(made.spec).str() +
-         " " + std::to_string(made.spec.routed.hidden) + "x" + std::to_string(made.spec.routed.intermediate);
+std::string name_of(const Case& made, Activation activation) {
+  return storage_text(made.spec.routed.formats) + " " + std::string(activation.str()) + " " +
+         needs(made.spec).str() + " " + std::to_string(made.spec.routed.hidden) + "x" +
+         std::to_string(made.spec.routed.intermediate);
 }
 
 /// Five arguments of make_case travel together where cases are listed.
@@ -42,7 +45,31 @@ Case with_features(const Capability& can, Format format, Activation activation, 
   const std::vector<Format> formats = members(can.weights);
   std::size_t next = 0;
   while (formats[next] != format) ++next;
-  return make_case(format, formats[(next + 1) % formats.size()], activation, features);
+  return make_case(format, formats[(next + 1) % formats.size()], activation, applicable(features, format));
+}
+
+/// Groups of 256 leave a partial one of 32 at the end of a row of gate and up.
+constexpr Shape kIntegerShape{.hidden = 288, .intermediate = 96};
+
+void add_integer_cases(const Capability& can, Format format, std::vector<Case>& cases) {
+  const FeatureSet sets[] = {{},
+                             Features::set<feature::ZeroPoints>(),
+                             Features::set<feature::ActOrder>(),
+                             Features::set<feature::ZeroPoints, feature::ActOrder>()};
+  const IntegerGroups& groups = can.integer_groups;
+  auto turn = static_cast<std::size_t>(geometry(format).code_bits);  // other groups get another set a width
+  for (const int columns : {32, 16, 64, 128, 256, 0}) {
+    const bool declared =
+        columns == 0 ? groups.whole_row : groups.multiple > 0 && columns % groups.multiple == 0;
+    if (!declared) continue;
+    Shape shape = kIntegerShape;
+    shape.columns = columns;
+    for (std::size_t i = 0; i < (columns == 32 ? std::size(sets) : 1); ++i) {
+      const FeatureSet features = sets[turn++ % std::size(sets)];
+      if (features.minus(can.features).empty())
+        cases.push_back(make_case(format, format, members(can.activations).front(), features, shape));
+    }
+  }
 }
 
 }  // namespace
@@ -57,10 +84,28 @@ FeatureSet applicable(FeatureSet features, Activation activation) {
   return features.minus(unread);
 }
 
+FeatureSet applicable(FeatureSet features, Format format) {
+  return is_integer(format) ? features : features.minus(kOfIntegers);
+}
+
 Case make_case(Format format, Format other, Activation activation, FeatureSet features, Shape shape) {
-  const bool mixed = has<feature::MixedFormats>(features);
-  MatrixFormats formats{.gate = mixed ? other : format, .up = format, .down = mixed ? other : format};
-  if (!is_gated(activation)) formats.gate.reset();
+  const Format outer = has<feature::MixedFormats>(features) ? other : format;
+  const auto grouping = [&](Format its) {
+    return !is_integer(its) ? Grouping{}
+                            : Grouping{.columns = shape.columns,
+                                       .zero_points = has<feature::ZeroPoints>(features),
+                                       .act_order = has<feature::ActOrder>(features)};
+  };
+  MatrixFormats formats{.gate = outer,
+                        .up = format,
+                        .down = outer,
+                        .gate_grouping = grouping(outer),
+                        .up_grouping = grouping(format),
+                        .down_grouping = grouping(outer)};
+  if (!is_gated(activation)) {
+    formats.gate.reset();
+    formats.gate_grouping = {};
+  }
   Case made{.spec = {.routed = {.hidden = shape.hidden,
                                 .intermediate = shape.intermediate,
                                 .experts = 6,
@@ -79,7 +124,7 @@ Case make_case(Format format, Format other, Activation activation, FeatureSet fe
   }
   if (has<feature::SharedExpert>(features))
     made.spec.shared = SharedSpec{.experts = shared_of(made.spec.routed), .sigmoid_gate = true};
-  made.name = name_of(made, format, activation);
+  made.name = name_of(made, activation);
   return made;
 }
 
@@ -93,10 +138,12 @@ std::vector<Case> declared_cases(const Capability& can) {
   const std::vector<Format> formats = members(can.weights);
   std::size_t turn = 0;
   for (const Activation activation : members(can.activations))
-    applicable(can.features, activation).each([&](Feature feature) {
+    applicable(can.features, activation).minus(kOfIntegers).each([&](Feature feature) {
       cases.push_back(
           with_features(can, formats[turn++ % formats.size()], activation, FeatureSet().add(feature)));
     });
+  for (const Format format : formats)
+    if (is_integer(format)) add_integer_cases(can, format, cases);
   return cases;
 }
 

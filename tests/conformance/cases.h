@@ -25,18 +25,22 @@ struct Case {
 
 struct Shape {
   int hidden = 96, intermediate = 160;
+  int columns = 32;  // of integers that share a scale
 };
 
 /// The features that make a difference with this activation, out of `features`. No limit for an activation
 /// that reads none.
 FeatureSet applicable(FeatureSet features, Activation activation);
+/// The same with this format: zero points and act-order are for integers.
+FeatureSet applicable(FeatureSet features, Format format);
 
 /// A layer of 6 experts, top 2, in `format`, that needs exactly `features` (which must be applicable). With
 /// mixed_formats gate and down are in `other`. An expert map keeps 4 of the 6 here.
 Case make_case(Format format, Format other, Activation activation, FeatureSet features, Shape shape = {});
 
 /// Every declared format x activation, without any feature and with all that apply; and every declared
-/// feature by itself with every activation, over the formats in turn.
+/// feature by itself with every activation, over the formats in turn. Integers also in every group that is
+/// declared, with and without zero points and act-order.
 std::vector<Case> declared_cases(const Capability& can);
 
 /// All members of a set.

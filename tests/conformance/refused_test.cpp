@@ -9,6 +9,8 @@
 namespace sluice::conformance {
 namespace {
 
+constexpr Format kInt4 = Formats::of<format::Int4>();
+
 class RefusedTest : public ::testing::TestWithParam<const Backend*> {
  protected:
   const Backend& backend() const { return *GetParam(); }
@@ -80,13 +82,35 @@ TEST_P(RefusedTest, EveryFeatureThatIsNotDeclared) {
     Activation reading = activation();
     for (const Activation candidate : members(NameSet<struct ActivationTag>::all()))
       if (!applicable(FeatureSet().add(each), candidate).empty()) reading = candidate;
-    const Case made = make_case(format(), other, reading, FeatureSet().add(each));
+    const bool of_integers = applicable(FeatureSet().add(each), format()).empty();
+    const Case made = make_case(of_integers ? kInt4 : format(), other, reading, FeatureSet().add(each));
     ASSERT_TRUE(needs(made.spec).has(each)) << each.str();
-    const Backend lacking = without(
-        backend(), [&](Capability& can) { can.features = can.features.minus(FeatureSet().add(each)); });
+    const Backend lacking = without(backend(), [&](Capability& can) {
+      can.features = can.features.minus(FeatureSet().add(each));
+      if (of_integers) can.weights.add(kInt4);
+      can.integer_groups = {.multiple = 1, .whole_row = true};
+    });
     expect_refused(lacking, made, "features", each.str());
-    if (!backend().can.features.has(each)) expect_refused(backend(), made, "features", each.str());
+    if (!backend().can.features.has(each) && (!of_integers || backend().can.weights.has(kInt4)))
+      expect_refused(backend(), made, "features", each.str());
   }
+}
+
+TEST_P(RefusedTest, GroupsThatAreNotDeclared) {
+  const auto made = [&](int columns) {
+    return make_case(kInt4, kInt4, activation(), {}, {.hidden = 128, .intermediate = 64, .columns = columns});
+  };
+  const auto with = [&](IntegerGroups groups) {
+    return without(backend(), [&](Capability& can) {
+      can.weights.add(kInt4);
+      can.integer_groups = groups;
+    });
+  };
+  expect_refused(with({.multiple = 32, .whole_row = true}), made(16), "group",
+                 "16 is not in {multiples of 32, whole rows}");
+  expect_refused(with({.multiple = 32}), made(0), "group", "whole rows is not in {multiples of 32}");
+  expect_refused(with({.whole_row = true}), made(128), "group", "128 is not in {whole rows}");
+  expect_refused(with({}), made(32), "group", "32 is not in {}");
 }
 
 TEST_P(RefusedTest, SizesThatAreNotMultiples) {

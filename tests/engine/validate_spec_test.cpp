@@ -45,6 +45,27 @@ TEST(ValidateSpec, GroupsAlongARowAreWhole) {
   EXPECT_NO_THROW(validate(ragged)) << "blocks of 128x128 may end early";
 }
 
+TEST(ValidateSpec, Groupings) {
+  refused("groups of mxfp4", [](LayerSpec& spec) { spec.routed.formats.up_grouping.columns = 32; });
+  refused("zero points of bf16",
+          [](LayerSpec& spec) { spec.shared->experts.formats.down_grouping.zero_points = true; });
+  LayerSpec integers = small::spec();
+  const Format int3 = Formats::of<format::Int3>();
+  integers.routed.formats = {int3, int3, int3};
+  EXPECT_NO_THROW(validate(integers)) << "a scale a row";
+  integers.routed.formats.up_grouping.columns = 64;
+  EXPECT_NO_THROW(validate(integers)) << "the last group of 96 columns has 32";
+  integers.routed.formats.up_grouping.columns = -1;
+  EXPECT_THROW(validate(integers), Error);
+  integers.routed.formats.up_grouping.columns = 0;
+  integers.routed.activation = Activations::of<activation::Relu2>();
+  integers.routed.params = {};
+  integers.routed.formats.gate.reset();
+  EXPECT_NO_THROW(validate(integers));
+  integers.routed.formats.gate_grouping.columns = 32;
+  EXPECT_THROW(validate(integers), Error) << "of a gate that is not there";
+}
+
 TEST(ValidateSpec, AGateExactlyWhenTheActivationHasOne) {
   refused("no gate", [](LayerSpec& spec) { spec.routed.formats.gate.reset(); });
   refused("a gate too many", [](LayerSpec& spec) {

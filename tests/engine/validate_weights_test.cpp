@@ -47,6 +47,45 @@ TEST_F(ValidateWeightsTest, Matrices) {
   refused("shared[0].up", [](LayerWeights& weights) { weights.shared[0].up.col_stride = 0; });
 }
 
+TEST(ValidateIntegerWeights, Parts) {
+  LayerSpec spec = small::spec();
+  const Format int4 = Formats::of<format::Int4>();
+  const Grouping grouping{.columns = 32, .zero_points = true, .act_order = true};
+  spec.routed.formats = {int4, int4, int4, grouping, grouping, grouping};
+  const LayerWeights weights = draw_weights(spec, testing::Numbers::noisy, 1);
+  EXPECT_NO_THROW(validate(spec, weights));
+  const auto refused = [&](const char* why, const std::function<void(WeightMatrix&)>& change) {
+    LayerWeights changed = weights;
+    change(changed.routed[3].up);
+    try {
+      validate(spec, changed);
+      ADD_FAILURE() << why << ": accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.info().tensor, "routed[3].up");
+      EXPECT_NE(error.info().why.find(why), std::string::npos) << error.info().why;
+    }
+  };
+  refused("it is int4 g64, zero points, act-order, the spec says int4 g32",
+          [](WeightMatrix& matrix) { matrix.integers.grouping.columns = 64; });
+  refused("zero points: missing", [](WeightMatrix& matrix) { matrix.integers.zeros = nullptr; });
+  refused("order of columns: missing", [](WeightMatrix& matrix) { matrix.integers.column_groups = nullptr; });
+  std::vector<std::int32_t> order(96, 0);
+  const auto ordered = [&](WeightMatrix& matrix) {
+    matrix.integers.column_groups = reinterpret_cast<const std::byte*>(order.data());
+  };
+  order[95] = 3;
+  refused("column 95 is in group 3 of 3", ordered);
+  order[95] = -1;
+  refused("column 95 is in group -1 of 3", ordered);
+
+  spec.routed.formats = {Formats::of<format::Int3>(), Formats::of<format::Int3>(),
+                         Formats::of<format::Int3>()};
+  const LayerWeights narrow = draw_weights(spec, testing::Numbers::noisy, 1);
+  LayerWeights changed = narrow;
+  changed.routed[0].up.integers.codes.packing = Packing::awq;
+  EXPECT_THROW(validate(spec, changed), Error) << "AWQ packs 4 bits";
+}
+
 TEST_F(ValidateWeightsTest, Biases) {
   refused("routed[1].gate_bias", [](LayerWeights& weights) { weights.routed[1].gate_bias = {}; });
   refused("routed[1].up_bias", [](LayerWeights& weights) { weights.routed[1].up_bias.size = 63; });

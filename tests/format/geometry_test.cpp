@@ -20,8 +20,9 @@ format::ScaleShape scales(std::string_view name, std::int64_t rows, std::int64_t
 }
 
 TEST(Formats, NamesParseToThemselves) {
-  const std::vector<std::string_view> want = {"f32",          "f16",         "bf16",       "mxfp4", "nvfp4",
-                                              "fp8_block128", "fp8_channel", "fp8_tensor", "mxfp8"};
+  const std::vector<std::string_view> want = {
+      "f32",   "f16",  "bf16", "mxfp4", "nvfp4", "fp8_block128", "fp8_channel", "fp8_tensor",
+      "mxfp8", "int2", "int3", "int4",  "int5",  "int6",         "int7",        "int8"};
   ASSERT_EQ(std::vector<std::string_view>(Format::all().begin(), Format::all().end()), want);
   for (const std::string_view name : want) EXPECT_EQ(named(name).str(), name);
   EXPECT_FALSE(Format::parse("MXFP4"));
@@ -88,6 +89,7 @@ TEST(Geometry, ScaleTypes) {
   EXPECT_EQ(accepted("mxfp8"), "F8_E8M0 U8 ");
   EXPECT_EQ(accepted("nvfp4"), "F8_E4M3 ");
   EXPECT_EQ(accepted("fp8_block128"), "F32 BF16 F16 F8_E8M0 U8 ");
+  EXPECT_EQ(accepted("int4"), "F32 BF16 F16 ");
 }
 
 }  // namespace

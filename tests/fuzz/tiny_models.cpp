@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiny_models.h"
 
+#include <string_view>
+
 namespace sluice::fuzz {
 namespace {
 
@@ -88,8 +90,56 @@ TinyModel qwen3_moe() {
   return {"qwen3_moe", tensors.take()};
 }
 
+/// Integers of 4 bits under Mixtral's names, all in one group a row.
+TinyModel mixtral_integers(const char* method) {
+  const bool gptq = std::string_view(method) == "gptq";
+  Tensors tensors;
+  for (const int l : {0, 1}) {
+    const std::string block = layer("model.layers.", l, ".block_sparse_moe.");
+    tensors.add(block + "gate.weight", DType::bf16, {kExperts, kWidth});
+    for (const char* expert : {"experts.0.", "experts.1."})
+      for (const char* matrix : {"w1", "w2", "w3"}) {
+        const std::string module = block + expert + matrix;
+        if (gptq) {
+          tensors.add(module + ".qweight", DType::i32, {kWidth / 8, kWidth});
+          tensors.add(module + ".g_idx", DType::i32, {kWidth}, 0);
+        } else {
+          tensors.add(module + ".qweight", DType::i32, {kWidth, kWidth / 8});
+        }
+        tensors.add(module + ".qzeros", DType::i32, {1, kWidth / 8});
+        tensors.add(module + ".scales", DType::f16, {1, kWidth});
+      }
+  }
+  return {method, tensors.take()};
+}
+
+/// compressed-tensors: 3 bits with zero points. No configuration's text names it; an index does.
+TinyModel packed() {
+  Tensors tensors;
+  for (const int l : {0, 1}) {
+    const std::string block = layer("model.layers.", l, ".mlp.");
+    tensors.add(block + "gate.weight", DType::bf16, {kExperts, kWidth});
+    for (const char* expert : {"experts.0.", "experts.1."})
+      for (const char* matrix : {"gate_proj", "up_proj", "down_proj"}) {
+        tensors.add(block + expert + matrix + ".weight_packed", DType::i32, {kWidth, 3});
+        tensors.add(block + expert + matrix + ".weight_scale", DType::bf16, {kWidth, 2});
+        tensors.add(block + expert + matrix + ".weight_zero_point", DType::i32, {3, 2});
+        tensors.add(block + expert + matrix + ".weight_g_idx", DType::i32, {kWidth}, 0);
+      }
+  }
+  return {"packed", tensors.take()};
+}
+
 }  // namespace
 
-std::vector<TinyModel> tiny_models() { return {deepseek_v4(), gpt_oss(), mixtral(), qwen3_moe()}; }
+std::vector<TinyModel> tiny_models() {
+  return {mixtral_integers("gptq"),
+          mixtral_integers("awq"),
+          packed(),
+          deepseek_v4(),
+          gpt_oss(),
+          mixtral(),
+          qwen3_moe()};
+}
 
 }  // namespace sluice::fuzz

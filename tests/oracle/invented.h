@@ -37,7 +37,8 @@ inline Capability everything_on_cpu() {
   return {.device = DeviceKinds::of<device::Cpu>(),
           .weights = Formats::everything(),
           .activations = Activations::everything(),
-          .features = Features::everything()};
+          .features = Features::everything(),
+          .integer_groups = {.multiple = 1, .whole_row = true}};
 }
 
 inline Backend backend(std::string_view name, Capability can, std::span<const Kernel> (*kernels)() = slow) {

@@ -9,6 +9,16 @@
 namespace sluice {
 namespace {
 
+MatrixFormats integers(Grouping grouping) {
+  const Format int4 = Formats::of<format::Int4>();
+  return {.gate = int4,
+          .up = int4,
+          .down = int4,
+          .gate_grouping = grouping,
+          .up_grouping = grouping,
+          .down_grouping = grouping};
+}
+
 TEST(Needs, APlainLayerNeedsNothing) {
   EXPECT_TRUE(needs(invented::plain_layer()).empty()) << needs(invented::plain_layer()).str();
 }
@@ -33,6 +43,10 @@ TEST(Needs, EachFeatureByItself) {
       {Features::of<feature::SharedExpert>(), [](LayerSpec& spec) { spec = invented::with_shared(spec); }},
       {Features::of<feature::MixedFormats>(),
        [](LayerSpec& spec) { spec.routed.formats.down = Formats::of<format::Mxfp4>(); }},
+      {Features::of<feature::ZeroPoints>(),
+       [](LayerSpec& spec) { spec.routed.formats = integers({.columns = 32, .zero_points = true}); }},
+      {Features::of<feature::ActOrder>(),
+       [](LayerSpec& spec) { spec.routed.formats = integers({.columns = 32, .act_order = true}); }},
   };
   ASSERT_EQ(std::size(cases), Features::kNames.size()) << "a feature without a case here";
   for (const auto& each : cases) {
@@ -48,6 +62,17 @@ TEST(Needs, MixedFormatsLookAtTheGateToo) {
   EXPECT_TRUE(needs(spec).has(Features::of<feature::MixedFormats>()));
   spec.formats.gate.reset();
   EXPECT_FALSE(needs(spec).has(Features::of<feature::MixedFormats>())) << "no gate, nothing to differ";
+}
+
+TEST(Needs, GroupingsThatDifferAreMixed) {
+  ExpertsSpec spec = invented::plain_layer().routed;
+  spec.formats = integers({.columns = 32});
+  EXPECT_TRUE(needs(spec).empty()) << needs(spec).str();
+  spec.formats.down_grouping.columns = 64;
+  EXPECT_EQ(needs(spec).str(), "mixed_formats");
+  spec.formats = integers({.columns = 32});
+  spec.formats.gate_grouping.columns = 0;
+  EXPECT_EQ(needs(spec).str(), "mixed_formats");
 }
 
 TEST(Needs, ASharedExpertBringsItsOwn) {

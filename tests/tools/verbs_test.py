@@ -59,6 +59,14 @@ class Inspect(unittest.TestCase):
         self.assertEqual(layers[1]["formats"]["shared"], "fp8_block128")
         self.assertEqual(layers[1]["shared"]["activation"]["limit"], 10.0)
 
+    def test_integers_say_their_groups(self):
+        def formats(name):
+            return cli.document("inspect", cli.fixture(name))["layers"][0]["formats"]["down"]
+        self.assertEqual(formats("qwen3_moe_ct_int3"), "int3 g32")
+        self.assertEqual(formats("mixtral_awq"), "int4 g64, zero points")
+        self.assertEqual(formats("mixtral_gptq_act_order"), "int4 g64, act-order")
+        self.assertIn("int4 g64, act-order, 4.46 bits a weight", cli.run("inspect", cli.fixture("mixtral_gptq_act_order")).stdout)
+
     def test_text_names_family_limit_and_layers(self):
         result = cli.run("inspect", cli.MODEL)
         self.assertEqual(result.returncode, cli.OK)
@@ -126,9 +134,20 @@ class Explain(unittest.TestCase):
         if widest is None:
             self.skipTest("this processor has neither AVX-512 nor AVX2")
         for path in [cli.MODEL, *cli.FIXTURES]:
+            if path in cli.INTEGERS:
+                continue
             with self.subTest(model=path.name):
                 layers = cli.document("explain", path, "--device", "cpu")["layers"]
                 self.assertEqual({layer["chosen"] for layer in layers}, {widest})
+
+    def test_integers_are_refused_by_what_has_no_kernels_for_them(self):
+        for path in cli.INTEGERS:
+            with self.subTest(model=path.name):
+                layer = cli.document("explain", path, "--device", "cpu.avx2", code=cli.UNSUPPORTED)["layers"][0]
+                avx2 = next(verdict for verdict in layer["verdicts"] if verdict["backend"] == "cpu.avx2")
+                traits = {miss["trait"] for miss in avx2["misses"]}
+                self.assertIn("weights", traits)
+                self.assertLessEqual(traits, {"weights", "features"})
 
     def test_a_named_instruction_level_is_taken(self):
         layers = cli.document("explain", cli.MODEL, "--device", "cpu.avx2")["layers"]
@@ -250,7 +269,8 @@ class Run(unittest.TestCase):
 class Sample(unittest.TestCase):
     FAMILIES = ("gpt-oss", "gpt-oss-bf16", "deepseek-v4", "deepseek-v4-nvfp4", "deepseek-v4-base", "mixtral",
                 "qwen3-moe", "qwen3-moe-fp8", "qwen3-moe-nvfp4", "qwen3-moe-mxfp4", "qwen3.5-moe", "granite-moe",
-                "llama-4", "gemma-4")
+                "llama-4", "gemma-4", "mixtral-gptq", "mixtral-awq", "qwen3-moe-int3")
+    REFERENCE = ("mixtral-gptq", "mixtral-awq", "qwen3-moe-int3")  # the reference runs these on any machine
 
     def test_each_family_is_written_read_explained_and_checked(self):
         for family in self.FAMILIES:
@@ -258,7 +278,8 @@ class Sample(unittest.TestCase):
                 path = pathlib.Path(folder, "sample")
                 cli.document("sample", family, path, "--seed", 3)
                 cli.document("inspect", path)
-                cli.document("explain", path, "--device", "cpu")
+                named = ("--backend", "reference") if family in self.REFERENCE else ()
+                cli.document("explain", path, "--device", "cpu", *named)
                 cases = cli.document("check", path, "--backend", "all")["cases"]
                 clamped = family.startswith(("gpt-oss", "deepseek"))
                 for case in cases:

@@ -55,9 +55,11 @@ std::string experts_text(const ExpertsSpec& spec) {
 }
 
 std::string formats_text(const MatrixFormats& formats) {
-  if (formats.gate == formats.up && formats.up == formats.down) return std::string(formats.up.str());
-  std::string text = formats.gate ? fmt::format("gate {}, ", formats.gate->str()) : std::string();
-  return text + fmt::format("up {}, down {}", formats.up.str(), formats.down.str());
+  const std::string up = storage_text(formats.up, formats.up_grouping),
+                    down = storage_text(formats.down, formats.down_grouping),
+                    gate = formats.gate ? storage_text(*formats.gate, formats.gate_grouping) : up;
+  if (gate == up && up == down) return up;
+  return fmt::format("{}up {}, down {}", formats.gate ? "gate " + gate + ", " : "", up, down);
 }
 
 /// A layer without its number, so that equal layers give equal text.

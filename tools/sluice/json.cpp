@@ -77,19 +77,12 @@ Json activation_json(const ExpertsSpec& spec) {
           {"situ_linear_beta", number(spec.params.situ_linear_beta)}};
 }
 
-std::string one_format(const MatrixFormats& formats) {
-  std::string text(formats.up.str());
-  if (formats.gate && *formats.gate != formats.up) text = std::string(formats.gate->str()) + "/" + text;
-  if (formats.down != formats.up) text += "/" + std::string(formats.down.str());
-  return text;
-}
-
 Json formats_json(const LayerSpec& spec) {
   const MatrixFormats& formats = spec.routed.formats;
-  return {{"gate", formats.gate ? Json(formats.gate->str()) : Json(nullptr)},
-          {"up", formats.up.str()},
-          {"down", formats.down.str()},
-          {"shared", spec.shared ? Json(one_format(spec.shared->experts.formats)) : Json(nullptr)}};
+  return {{"gate", formats.gate ? Json(storage_text(*formats.gate, formats.gate_grouping)) : Json(nullptr)},
+          {"up", storage_text(formats.up, formats.up_grouping)},
+          {"down", storage_text(formats.down, formats.down_grouping)},
+          {"shared", spec.shared ? Json(storage_text(spec.shared->experts.formats)) : Json(nullptr)}};
 }
 
 Json shared_json(const std::optional<SharedSpec>& shared) {

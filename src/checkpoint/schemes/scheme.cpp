@@ -17,13 +17,6 @@ std::vector<DType> code_types(const format::Geometry& geometry) {
   return {DType::f8_e4m3};
 }
 
-std::vector<DType> scale_types(Format format) {
-  std::vector<DType> types;
-  for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f8_e4m3, DType::f8_e8m0, DType::u8})
-    if (accepts_scales(format, scale_type(dtype))) types.push_back(dtype);
-  return types;
-}
-
 /// The shapes under which files store scales that geometry calls [rows, cols]: a single number also as [] and
 /// [1], a column also as a vector, and ModelOpt's blocks with ones between ([rows, 1, cols, 1]).
 std::vector<Shape> scale_shapes(const format::ScaleShape& scales) {
@@ -53,6 +46,15 @@ float second_scale(TensorReader& reader, const std::string& name, Spelling::Seco
 
 }  // namespace
 
+std::vector<DType> scale_types(Format format) {
+  std::vector<DType> types;
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f8_e4m3, DType::f8_e8m0, DType::u8})
+    if (accepts_scales(format, scale_type(dtype))) types.push_back(dtype);
+  return types;
+}
+
+Signs signs_of(Format format) { return is_integer(format) ? Signs::both : Signs::positive; }
+
 DType scale_type(DType stored) { return stored == DType::u8 ? DType::f8_e8m0 : stored; }
 
 void check_groups(const ModelFiles& files, const std::string& module, Format format, std::int64_t cols) {
@@ -71,10 +73,10 @@ void check_groups(const ModelFiles& files, const std::string& module, Format for
 }
 
 ScalesView read_scales(TensorReader& reader, const std::string& name, const WeightMatrix& matrix) {
-  const auto expected = format::scale_shape(geometry(matrix.format), matrix.rows, matrix.cols);
+  const auto expected = format::scale_shape(geometry(matrix), matrix.rows, matrix.cols);
   const ModelTensor& tensor = reader.need(name, scale_types(matrix.format), scale_shapes(expected));
   const DType dtype = scale_type(tensor.view->dtype);
-  reader.check_scales(tensor, dtype);
+  reader.check_scales(tensor, dtype, signs_of(matrix.format));
   const std::ptrdiff_t width = bits(dtype) / 8;
   return {tensor.view->data, dtype, expected.cols * width, width};
 }

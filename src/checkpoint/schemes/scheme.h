@@ -7,6 +7,7 @@
 // it (quantisation.cpp). What the tensors mean is not said here but in src/format.
 #pragma once
 
+#include <functional>
 #include <initializer_list>
 #include <string>
 #include <string_view>
@@ -28,16 +29,16 @@ struct StackShape {
 };
 
 struct Scheme {
-  std::string_view name;
+  std::string name;
   /// The matrix of `module`, for example "model.layers.0.mlp.experts.3.up_proj". Null: the scheme stores
   /// stacks only.
-  WeightMatrix (*matrix)(TensorReader&, const std::string& module, MatrixShape);
+  std::function<WeightMatrix(TensorReader&, const std::string& module, MatrixShape)> matrix;
   /// The matrices of all experts of `module`, for example "model.layers.0.mlp.experts.down_proj". Null: not
   /// stacked.
-  std::vector<WeightMatrix> (*stack)(TensorReader&, const std::string& module, StackShape) = nullptr;
+  std::function<std::vector<WeightMatrix>(TensorReader&, const std::string& module, StackShape)> stack = {};
 };
 
-/// Every scheme there is.
+/// Every scheme without numbers of its own; integers.h makes those that have some.
 namespace schemes {
 extern const Scheme kPlain;
 extern const Scheme kMxfp4Blocks;
@@ -73,7 +74,14 @@ struct Spelling {
 WeightMatrix read_matrix(TensorReader& reader, const std::string& module, MatrixShape shape,
                          const Spelling& spelling);
 
-/// The scales of `matrix` from tensor `name`: shape from the format's geometry, values checked.
+/// The types in which a file may store the scales of a format.
+std::vector<DType> scale_types(Format format);
+
+/// The signs that scales of a format may have: AutoRound's symmetric integers have negative scales where that
+/// reaches the code -2^(bits - 1) on the side of the largest weight.
+Signs signs_of(Format format);
+
+/// The scales of `matrix` from tensor `name`: shape from the matrix's geometry, values checked.
 ScalesView read_scales(TensorReader& reader, const std::string& name, const WeightMatrix& matrix);
 
 /// Throws corrupt_file unless the format's groups divide `cols` (4-bit and MX formats).
