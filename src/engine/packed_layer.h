@@ -57,6 +57,9 @@ class PackedLayer {
   void check_routing(const LayerCall& call) const;
   void check_token_ids(const LayerCall& call) const;
 
+  // validate_lora.cpp
+  void check_lora(const LayerCall& call) const;
+
   Plan plan_;
   std::vector<std::int32_t> expert_map_;
   std::shared_ptr<Executor> executor_;

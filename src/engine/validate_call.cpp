@@ -28,6 +28,7 @@ void PackedLayer::check(const LayerCall& call) const {
   check_rows(call.hidden);
   check_routing(call);
   if (!call.routing.ids && spec().router.by_token_id) check_token_ids(call);
+  check_lora(call);
 }
 
 void PackedLayer::check_rows(const RowsView& hidden) const {

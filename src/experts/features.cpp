@@ -26,6 +26,7 @@ FeatureSet needs(const ExpertsSpec& spec) {
   add(spec.local_experts != spec.experts, feature::ExpertMap{});
   add(spec.weight_on_input, feature::WeightOnInput{});
   add(formats.up != formats.down || formats.gate.value_or(formats.up) != formats.up, feature::MixedFormats{});
+  add(spec.lora_rank != 0, feature::Lora{});
   return set;
 }
 

@@ -55,7 +55,7 @@ constinit const Backend kCpuAvx512{
             .activations = Activations::everything(),
             .features = Features::set<feature::GateUpBias, feature::DownBias, feature::Limit, feature::Slope,
                                       feature::Shift, feature::ExpertMap, feature::WeightOnInput,
-                                      feature::SharedExpert, feature::MixedFormats>()},
+                                      feature::SharedExpert, feature::MixedFormats, feature::Lora>()},
     .pack = pack,
     .packed_bytes = packed_bytes,
     .kernels = kernels,
