@@ -32,6 +32,7 @@ TEST(Needs, EachFeatureByItself) {
       {Features::of<feature::SharedExpert>(), [](LayerSpec& spec) { spec = invented::with_shared(spec); }},
       {Features::of<feature::MixedFormats>(),
        [](LayerSpec& spec) { spec.routed.formats.down = Formats::of<format::Mxfp4>(); }},
+      {Features::of<feature::Lora>(), [](LayerSpec& spec) { spec.routed.lora_rank = 8; }},
   };
   ASSERT_EQ(std::size(cases), Features::kNames.size()) << "a feature without a case here";
   for (const auto& each : cases) {
