@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "sluice/executor.h"
+#include "sluice/lora.h"
 #include "sluice/plan.h"
 #include "sluice/spec.h"
 
@@ -42,11 +43,14 @@ struct LayerCall {
   Routing routing = {};                          // optional: ids and weights as given
   std::span<const float> router_logits = {};     // optional: [tokens, experts]
   std::span<const std::int64_t> token_ids = {};  // [tokens], needed when the router goes by token id
-  float* experts_out = nullptr;                  // optional: [tokens, hidden], the routed part
-  float* block_out = nullptr;                    // optional: [tokens, hidden], with shared experts
-  std::int32_t* topk_ids = nullptr;              // optional: [tokens, top_k], as used
-  float* topk_weights = nullptr;                 // optional: [tokens, top_k], as used
-  std::span<std::byte> workspace = {};           // workspace_bytes(n) splits the tokens n at a time
+  // LoRA, on a layer whose spec has a lora_rank.
+  std::span<const LoraAdapter* const> adapters = {};  // optional
+  std::span<const std::int32_t> adapter_ids = {};     // [tokens] an adapter, or -1 for none
+  float* experts_out = nullptr;                       // optional: [tokens, hidden], the routed part
+  float* block_out = nullptr;                         // optional: [tokens, hidden], with shared experts
+  std::int32_t* topk_ids = nullptr;                   // optional: [tokens, top_k], as used
+  float* topk_weights = nullptr;                      // optional: [tokens, top_k], as used
+  std::span<std::byte> workspace = {};                // workspace_bytes(n) splits the tokens n at a time
 };
 
 class Layer {
