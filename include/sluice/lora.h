@@ -63,7 +63,7 @@ class Lora {
   const std::vector<int>& layers() const;
   /// What it has for other parts of the model, a sentence each.
   const std::vector<std::string>& notes() const;
-  /// Views of what it has for `layer`; empty where it has nothing. Throws corrupt_file for values that are
+  /// What it has for `layer`, copied; empty where it has nothing. Throws corrupt_file for values that are
   /// not finite.
   LoraAdapter adapter(int layer) const;
 
