@@ -15,7 +15,7 @@
 namespace sluice::testing {
 namespace {
 
-/// How an adapter is stored.
+/// How a matrix is stored.
 struct Storage {
   DType dtype;
   bool transposed;
@@ -29,9 +29,8 @@ class LoraDraw {
   LoraDraw(const LayerSpec& spec, Numbers numbers, std::uint64_t seed)
       : spec_(spec), exact_(numbers == Numbers::exact), draw_(seed) {}
 
-  LoraAdapter adapter(Storage storage, int divisor) {
+  LoraAdapter adapter(int divisor) {
     owner_ = std::make_shared<Owner>();
-    storage_ = storage;
     LoraAdapter adapter;
     const bool whole = divisor == 1;
     for (int e = 0; e < spec_.routed.local_experts; ++e) {
@@ -86,6 +85,8 @@ class LoraDraw {
   }
 
   LoraMatrix matrix(const std::vector<float>& values, std::int64_t rows, std::int64_t cols) {
+    constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16};
+    storage_ = {kTypes[draw_.below(3)], draw_.below(2) == 1};
     const std::ptrdiff_t width = bits(storage_.dtype) / 8;
     LoraMatrix matrix{.dtype = storage_.dtype,
                       .rows = rows,
@@ -133,8 +134,8 @@ DrawnLora draw_lora(const LayerSpec& spec, Numbers numbers, int tokens, std::uin
   if (spec.routed.lora_rank == 0) return {};
   LoraDraw draw(spec, numbers, seed);
   DrawnLora lora;
-  lora.adapters.push_back(draw.adapter({DType::bf16, false}, 1));
-  lora.adapters.push_back(draw.adapter({DType::f16, true}, 2));
+  lora.adapters.push_back(draw.adapter(1));
+  lora.adapters.push_back(draw.adapter(2));
   for (int token = 0; token < tokens; ++token) lora.ids.push_back((token + 1) % 3 - 1);
   return lora;
 }

@@ -2,8 +2,8 @@
 // Random adapters for drawn layers (testing/drawn_layer.h), exact or noisy as the layer is.
 //
 // Two adapters, the second with half the rank, without a gate for every third expert and without a down for
-// every fourth, stored transposed. Tokens take the first, the second and none in turn. Exact deltas keep the
-// gates of exact layers 0 or at least 50.
+// every fourth. Each matrix is drawn a type, and whether it is stored by rows or by columns. Tokens take the
+// first, the second and none in turn. Exact deltas keep the gates of exact layers 0 or at least 50.
 #pragma once
 
 #include <cstdint>

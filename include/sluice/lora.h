@@ -18,7 +18,7 @@ namespace sluice {
 class Checkpoint;
 
 /// A matrix of plain numbers (f32, f16 or bf16) at any strides, in bytes: a transpose, every second row or
-/// the columns of one expert are views too.
+/// the columns of one expert are views too. Fastest are A with dense rows and B with dense columns.
 struct LoraMatrix {
   const std::byte* data = nullptr;
   DType dtype = DType::f32;

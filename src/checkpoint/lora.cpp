@@ -244,8 +244,8 @@ LoraConfig read_config(const std::string& path) {
   return LoraConfig(parse_json(text_of(*file, kConfigBytes), path), path);
 }
 
-/// Copies of an adapter's matrices, row by row and checked, so that a token walks over dense memory: a column
-/// of a stack of 128 experts would be a cache line a number.
+/// Copies of an adapter's matrices, checked, so that a token walks over dense memory: rows of A and columns
+/// of B, whose products then fill vectors. A column of a stack of 128 experts would be a cache line a number.
 class Copies {
  public:
   explicit Copies(const std::string& path) : path_(path) {}
@@ -255,7 +255,9 @@ class Copies {
       for (LoraDelta* delta : {&expert.gate, &expert.up, &expert.down})
         if (*delta) {
           take(delta->a);
-          take(delta->b);
+          LoraMatrix by_columns = transposed(delta->b);
+          take(by_columns);
+          delta->b = transposed(by_columns);
         }
   }
   std::shared_ptr<const void> owner() const { return rows_; }

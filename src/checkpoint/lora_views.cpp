@@ -6,12 +6,6 @@
 namespace sluice::checkpoint {
 namespace {
 
-LoraMatrix transposed(LoraMatrix matrix) {
-  std::swap(matrix.rows, matrix.cols);
-  std::swap(matrix.row_stride, matrix.col_stride);
-  return matrix;
-}
-
 /// Rows first, first + step, ...: half of them.
 LoraMatrix half_of_rows(LoraMatrix matrix, std::int64_t first, std::int64_t step) {
   matrix.data += first * matrix.row_stride;
@@ -38,6 +32,12 @@ LoraMatrix columns_of(const LoraStack& stack, std::int64_t expert) {
 }
 
 }  // namespace
+
+LoraMatrix transposed(LoraMatrix matrix) {
+  std::swap(matrix.rows, matrix.cols);
+  std::swap(matrix.row_stride, matrix.col_stride);
+  return matrix;
+}
 
 LoraMatrix matrix_of(const TensorView& tensor) {
   const std::ptrdiff_t width = bits(tensor.dtype) / 8;

@@ -24,6 +24,7 @@ struct LoraStack {
 
 /// A dense [rows, cols] tensor.
 LoraMatrix matrix_of(const TensorView& tensor);
+LoraMatrix transposed(LoraMatrix matrix);
 /// The stack's parts for one expert, where A reads the weight's inputs.
 LoraDelta plain_part(const LoraStack& stack, std::int64_t expert);
 /// And where A reads the weight's outputs, so that A and B trade places: W is [experts, out, in] and PEFT
