@@ -22,9 +22,6 @@ constexpr int kAnchors = 24;
 constexpr int kGateTerms = 4, kUpTerms = 6, kDownTerms = 8;  // non-zero weights of a row
 constexpr int kStep = 7919;  // a prime above any width drawn here: multiples of it visit every column
 
-/// True for kAnchors columns, spread over the row.
-bool is_anchor(std::int64_t column, int hidden) { return column * kStep % hidden < kAnchors; }
-
 /// The memory behind a LayerWeights.
 struct Owner {
   std::vector<std::unique_ptr<format::Encoded>> matrices;
@@ -295,6 +292,8 @@ float routing_weight(const LayerSpec& spec, Numbers numbers, Draw& draw) {
 }
 
 }  // namespace
+
+bool is_anchor(std::int64_t column, int hidden) { return column * kStep % hidden < kAnchors; }
 
 LayerWeights draw_weights(const LayerSpec& spec, Numbers numbers, std::uint64_t seed) {
   return LayerDraw(spec, numbers, seed).layer();

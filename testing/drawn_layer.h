@@ -25,6 +25,9 @@ enum class Numbers : std::uint8_t { exact, noisy };
 /// How many token ids a drawn table knows.
 inline constexpr int kDrawnVocabulary = 64;
 
+/// Columns in which every token of an exact call has 3: 24, spread over the row.
+bool is_anchor(std::int64_t column, int hidden);
+
 /// Weights of `spec` whose `owner` holds the memory. Experts are drawn one by one, so the experts of a slice
 /// can be taken out of the whole.
 LayerWeights draw_weights(const LayerSpec& spec, Numbers numbers, std::uint64_t seed);

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cstring>
 #include <initializer_list>
+#include <limits>
 #include <set>
 
 #include "core/error.h"
@@ -137,7 +138,13 @@ void read_routing(const LayerTensors& tensors, const LayerSpec& spec, LayerInput
   const std::int64_t tokens = input.hidden.rows, top_k = spec.routed.top_k;
   // Results are no inputs, but a layer cut out of a file of expected outputs has them.
   tensors.require_known({"hidden", "input_ids", "router_logits", "topk_ids", "topk_weights", "experts_out",
-                         "experts_out_noclamp", "block_out"});
+                         "experts_out_noclamp", "block_out", "adapter_ids"});
+  for (const std::int64_t id : integers(tensors.find("adapter_ids", {DType::i32, DType::i64}, {tokens}))) {
+    if (id < -1 || id > std::numeric_limits<std::int32_t>::max())
+      tensors.refuse("adapter_ids", "bad_adapter_id", "the file names an adapter that there cannot be",
+                     fmt::format("id {} at token {}; -1 is none", id, input.adapter_ids.size()));
+    input.adapter_ids.push_back(static_cast<std::int32_t>(id));
+  }
   input.router_logits =
       floats_or_nothing(tensors.find("router_logits", {DType::f32}, {tokens, spec.router.experts}));
   input.topk_ids = expert_ids(tensors, tokens, spec.routed);

@@ -22,9 +22,10 @@ struct LayerInput {
   RowsView hidden = {};  // of `hidden_bytes`
   std::vector<std::byte> hidden_bytes = {};
   std::vector<std::int64_t> token_ids = {};
-  std::vector<float> router_logits = {};    // [tokens, experts]
-  std::vector<std::int32_t> topk_ids = {};  // [tokens, top_k]
-  std::vector<float> topk_weights = {};     // [tokens, top_k]
+  std::vector<float> router_logits = {};       // [tokens, experts]
+  std::vector<std::int32_t> topk_ids = {};     // [tokens, top_k]
+  std::vector<float> topk_weights = {};        // [tokens, top_k]
+  std::vector<std::int32_t> adapter_ids = {};  // [tokens], -1 for none; empty: the file names none
 
   /// The routing the file gave, or an empty one.
   Routing routing() const;
@@ -34,9 +35,10 @@ struct LayerInput {
 
 /// Reads `hidden` [tokens, hidden] (bf16, f16 or f32), and where present `input_ids` [tokens] (i64 or i32),
 /// `router_logits` [tokens, experts] (f32), `topk_ids` [tokens, top_k] (i32 or i64) with `topk_weights`
-/// (f32). A file without `hidden` may hold `N.hidden` of layer N instead, with `N.input_ids`: then it is a
-/// file of expected outputs, and what else it has of the layer is a result and not an input. Throws
-/// corrupt_file for a missing or unknown tensor, a wrong type or shape, and an expert that the layer has not.
+/// (f32), `adapter_ids` [tokens] (i32 or i64). A file without `hidden` may hold `N.hidden` of layer N
+/// instead, with `N.input_ids`: then it is a file of expected outputs, and what else it has of the layer is a
+/// result and not an input. Throws corrupt_file for a missing or unknown tensor, a wrong type or shape, and
+/// an expert that the layer has not.
 LayerInput read_layer_input(const TensorFile& file, int layer, const LayerSpec& spec);
 
 /// Throws corrupt_file unless a layer that routes by token id got ids, all of them within its table.

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "activation/activation.h"
+#include "experts/backend.h"
 #include "experts/reference/definition.h"
 #include "format/scales.h"
 
@@ -18,6 +19,7 @@ struct Pass {
   std::span<const ExpertWeights> experts;
   std::span<const std::int32_t> expert_map;
   Routing routing;
+  LoraCall lora;  // without ids: no adapters
 };
 
 struct PassResult {
@@ -53,9 +55,14 @@ PassResult run_pass(const Pass& pass, std::span<const double> x, Executor* execu
     reference::Observed& observed = seen[static_cast<std::size_t>(token)];
     observed.magnitude = std::span(result.magnitude).subspan(at, hidden);
     std::vector<double> scratch(reference::scratch_doubles(pass.spec));
-    reference::compute({pass.spec, pass.experts, pass.expert_map},
-                       {x.data() + at, pass.routing.ids + slot, pass.routing.weights + slot, pass.spec.top_k},
-                       result.out.data() + at, scratch, &observed);
+    reference::compute(
+        {pass.spec, pass.experts, pass.expert_map},
+        {.x = x.data() + at,
+         .ids = pass.routing.ids + slot,
+         .weights = pass.routing.weights + slot,
+         .top_k = pass.spec.top_k,
+         .lora = pass.lora.ids.empty() ? std::span<const LoraExpert>() : pass.lora.of_token(token)},
+        result.out.data() + at, scratch, &observed);
   });
   for (const reference::Observed& observed : seen) {
     result.values += observed.values;
@@ -87,9 +94,12 @@ void add_shared(const ReferenceCall& call, std::span<const double> x, ReferenceR
   if (!call.spec.shared) return;
   const std::vector<std::int32_t> ids(static_cast<std::size_t>(call.hidden.rows), 0);
   const std::vector<float> ones(ids.size(), 1.0f);
-  const PassResult shared = run_pass(
-      {call.spec.shared->experts, call.weights.shared, {}, {ids.data(), ones.data(), call.hidden.rows, 1}}, x,
-      call.executor);
+  const PassResult shared = run_pass({call.spec.shared->experts,
+                                      call.weights.shared,
+                                      {},
+                                      {ids.data(), ones.data(), call.hidden.rows, 1},
+                                      {call.adapters, call.adapter_ids, &LoraAdapter::shared}},
+                                     x, call.executor);
   const std::size_t hidden = static_cast<std::size_t>(call.hidden.width);
   for (std::size_t token = 0; token < ids.size(); ++token) {
     const double weight = shared_weight(call.weights.shared_gate, x.subspan(token * hidden, hidden));
@@ -105,8 +115,9 @@ void add_shared(const ReferenceCall& call, std::span<const double> x, ReferenceR
 ReferenceResult reference_run(const ReferenceCall& call) {
   const std::vector<double> x = to_doubles(call.hidden);
   const ExpertsSpec& spec = call.spec.routed;
+  const LoraCall lora{.adapters = call.adapters, .ids = call.adapter_ids};
   const PassResult routed =
-      run_pass({spec, call.weights.routed, call.expert_map, call.routing}, x, call.executor);
+      run_pass({spec, call.weights.routed, call.expert_map, call.routing, lora}, x, call.executor);
 
   ReferenceResult result{.experts_out = routed.out,
                          .experts_magnitude = routed.magnitude,
@@ -122,7 +133,7 @@ ReferenceResult reference_run(const ReferenceCall& call) {
     ExpertsSpec unlimited = spec;
     unlimited.params.limit = std::numeric_limits<float>::infinity();
     result.experts_out_without_clamp =
-        run_pass({unlimited, call.weights.routed, call.expert_map, call.routing}, x, call.executor).out;
+        run_pass({unlimited, call.weights.routed, call.expert_map, call.routing, lora}, x, call.executor).out;
     result.clamp_effect = relative_difference(result.experts_out_without_clamp, result.experts_out);
   }
   return result;

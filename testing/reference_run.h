@@ -19,7 +19,9 @@ struct ReferenceCall {
   RowsView hidden;
   Routing routing;
   std::span<const std::int32_t> expert_map = {};
-  Executor* executor = nullptr;  // null: on the calling thread
+  std::span<const LoraAdapter* const> adapters = {};
+  std::span<const std::int32_t> adapter_ids = {};  // [tokens]; empty: none
+  Executor* executor = nullptr;                    // null: on the calling thread
 };
 
 /// All results are [tokens, hidden].

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "sluice/executor.h"
+#include "sluice/lora.h"
 #include "sluice/plan.h"
 #include "sluice/spec.h"
 
@@ -42,11 +43,14 @@ struct LayerCall {
   Routing routing = {};                          // optional: ids and weights as given
   std::span<const float> router_logits = {};     // optional: [tokens, experts]
   std::span<const std::int64_t> token_ids = {};  // [tokens], needed when the router goes by token id
-  float* experts_out = nullptr;                  // optional: [tokens, hidden], the routed part
-  float* block_out = nullptr;                    // optional: [tokens, hidden], with shared experts
-  std::int32_t* topk_ids = nullptr;              // optional: [tokens, top_k], as used
-  float* topk_weights = nullptr;                 // optional: [tokens, top_k], as used
-  std::span<std::byte> workspace = {};           // workspace_bytes(n) splits the tokens n at a time
+  // LoRA, on a layer whose spec has a lora_rank.
+  std::span<const LoraAdapter* const> adapters = {};  // optional
+  std::span<const std::int32_t> adapter_ids = {};     // [tokens] an adapter, or -1 for none
+  float* experts_out = nullptr;                       // optional: [tokens, hidden], the routed part
+  float* block_out = nullptr;                         // optional: [tokens, hidden], with shared experts
+  std::int32_t* topk_ids = nullptr;                   // optional: [tokens, top_k], as used
+  float* topk_weights = nullptr;                      // optional: [tokens, top_k], as used
+  std::span<std::byte> workspace = {};                // workspace_bytes(n) splits the tokens n at a time
 };
 
 /// One call of the routed experts alone, on rows that are already with their experts, as the all-to-all of an
@@ -62,9 +66,11 @@ struct ExpertRows {
   std::span<const std::int32_t> offsets = {};  // [local_experts + 1], ascending, from 0 up to hidden.rows
   std::span<const std::int32_t> counts = {};   // [local_experts], 0 to max_tokens
   int max_tokens = 0;                          // batched: hidden.rows is local_experts * max_tokens
-  const float* weights = nullptr;       // optional: [rows], on the input where the layer weights inputs
-  float* output = nullptr;              // [rows, hidden]
-  std::span<std::byte> workspace = {};  // rows_workspace_bytes(n) splits the rows n at a time
+  const float* weights = nullptr;  // optional: [rows], on the input where the layer weights inputs
+  std::span<const LoraAdapter* const> adapters = {};  // optional
+  std::span<const std::int32_t> adapter_ids = {};     // [rows] an adapter, or -1 for none
+  float* output = nullptr;                            // [rows, hidden]
+  std::span<std::byte> workspace = {};                // rows_workspace_bytes(n) splits the rows n at a time
 };
 
 class Layer {

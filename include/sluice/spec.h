@@ -84,6 +84,7 @@ struct ExpertsSpec {
   bool gate_up_bias = false;
   bool down_bias = false;
   bool weight_on_input = false;
+  int lora_rank = 0;  // the largest rank that adapters of a call may have; 0: no adapters
 };
 
 struct SharedSpec {

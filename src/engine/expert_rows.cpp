@@ -65,6 +65,7 @@ RowsLayout PackedLayer::rows_layout(int rows) const {
   at.rows = places.take<std::int32_t>(count);
   at.ids = places.take<std::int32_t>(count);
   at.weights = places.take<float>(count);
+  at.adapter_ids = places.take<std::int32_t>(count);
   at.bytes = places.end() + kAlign - 1;
   return at;
 }
@@ -103,6 +104,7 @@ void PackedLayer::run_rows(const ExpertRows& call) const {
   auto* const rows = place<std::int32_t>(call.workspace, at.rows);
   auto* const ids = place<std::int32_t>(call.workspace, at.ids);
   auto* const weights = place<float>(call.workspace, at.weights);
+  auto* const adapter_ids = place<std::int32_t>(call.workspace, at.adapter_ids);
   for (int done = 0; done < total; done += step) {
     const int count = std::min(step, total - done);
     for (int i = 0; i < count; ++i) {
@@ -110,7 +112,9 @@ void PackedLayer::run_rows(const ExpertRows& call) const {
       rows[i] = row.row;
       ids[i] = row.expert;
       weights[i] = call.weights == nullptr ? 1.0f : call.weights[row.row];
+      adapter_ids[i] = call.adapter_ids.empty() ? -1 : call.adapter_ids[static_cast<std::size_t>(row.row)];
     }
+    const LoraCall lora{.adapters = call.adapters, .ids = {adapter_ids, static_cast<std::size_t>(count)}};
     // The ids are local ones: no map, and as many experts as are here.
     run_kernel(*routed_, count,
                {.input = call.hidden,
@@ -118,7 +122,8 @@ void PackedLayer::run_rows(const ExpertRows& call) const {
                 .rows = {rows, static_cast<std::size_t>(count)},
                 .output = call.output,
                 .workspace = {place<std::byte>(call.workspace, 0), at.rows},
-                .executor = executor_.get()});
+                .executor = executor_.get(),
+                .lora = call.adapter_ids.empty() ? nullptr : &lora});
   }
 }
 

@@ -30,6 +30,7 @@ LayerCall slice(const LayerCall& call, const LayerSpec& spec, int first, int cou
   if (!call.router_logits.empty())
     part.router_logits = call.router_logits.subspan(from * experts, tokens * experts);
   if (!call.token_ids.empty()) part.token_ids = call.token_ids.subspan(from, tokens);
+  if (!call.adapter_ids.empty()) part.adapter_ids = call.adapter_ids.subspan(from, tokens);
   if (call.experts_out) part.experts_out += hidden;
   if (call.block_out) part.block_out += hidden;
   if (call.topk_ids) part.topk_ids += slot;
@@ -175,6 +176,9 @@ Routing PackedLayer::route_shared(const LayerCall& call, const WorkspaceLayout& 
 void PackedLayer::forward(const PackedExperts& packed, const LayerCall& call, const Routing& routing,
                           float* output) const {
   const bool is_routed = &packed == routed_.get();
+  const LoraCall lora{.adapters = call.adapters,
+                      .ids = call.adapter_ids,
+                      .experts = is_routed ? &LoraAdapter::routed : &LoraAdapter::shared};
   run_kernel(
       packed, call.hidden.rows,
       {.input = call.hidden,
@@ -182,7 +186,8 @@ void PackedLayer::forward(const PackedExperts& packed, const LayerCall& call, co
        .expert_map = is_routed ? std::span<const std::int32_t>(expert_map_) : std::span<const std::int32_t>(),
        .output = output,
        .workspace = {place<std::byte>(call.workspace, 0), kernel_bytes(packed, call.hidden.rows)},
-       .executor = executor_.get()});
+       .executor = executor_.get(),
+       .lora = call.adapter_ids.empty() ? nullptr : &lora});
 }
 
 /// Runs the kernel that takes `tokens`.

@@ -30,7 +30,7 @@ struct WorkspaceLayout {
 /// The same of a call on rows.
 struct RowsLayout {
   std::size_t kernel = 0;
-  std::size_t rows = 0, ids = 0, weights = 0;
+  std::size_t rows = 0, ids = 0, weights = 0, adapter_ids = 0;
   std::size_t bytes = 0;
 };
 
@@ -71,6 +71,10 @@ class PackedLayer {
   void check_rows(const RowsView& hidden) const;
   void check_routing(const LayerCall& call) const;
   void check_token_ids(const LayerCall& call) const;
+
+  // validate_lora.cpp
+  void check_lora(std::span<const LoraAdapter* const> adapters, std::span<const std::int32_t> ids,
+                  int tokens) const;
 
   Plan plan_;
   std::vector<std::int32_t> expert_map_;

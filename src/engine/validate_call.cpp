@@ -28,6 +28,7 @@ void PackedLayer::check(const LayerCall& call) const {
   check_rows(call.hidden);
   check_routing(call);
   if (!call.routing.ids && spec().router.by_token_id) check_token_ids(call);
+  check_lora(call.adapters, call.adapter_ids, call.hidden.rows);
 }
 
 void PackedLayer::check(const ExpertRows& call) const {
@@ -39,6 +40,7 @@ void PackedLayer::check(const ExpertRows& call) const {
   check_rows(call.hidden);
   const int local = spec().routed.local_experts, rows = call.hidden.rows;
   need(rows == 0 || call.output != nullptr, "bad_rows", "rows: no output");
+  check_lora(call.adapters, call.adapter_ids, rows);
   if (contiguous) {
     need(call.counts.empty(), "bad_rows", "rows: give offsets or counts, not both");
     need(std::ssize(call.offsets) == local + 1, "bad_rows", "rows: {} offsets, the layer has {} experts here",

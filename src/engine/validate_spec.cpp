@@ -12,6 +12,8 @@
 namespace sluice {
 namespace {
 
+constexpr int kMostLoraRank = 65'536;  // beyond any width: an adapter that large is a slip
+
 /// Throws invalid_argument "bad_spec". `whose` is "routed experts", "shared expert" or "router".
 class Checker {
  public:
@@ -73,6 +75,8 @@ void check_experts(const ExpertsSpec& spec, const Checker& check) {
   const bool gated = is_gated(spec.activation);
   check.need(gated == spec.formats.gate.has_value(), "{} has {} gate matrix, the spec says otherwise",
              spec.activation.str(), gated ? "a" : "no");
+  check.need(spec.lora_rank >= 0 && spec.lora_rank <= kMostLoraRank, "lora_rank is {}, at most {}",
+             spec.lora_rank, kMostLoraRank);
   check_params(spec, check);
   const MatrixFormats& formats = spec.formats;
   if (formats.gate) check_groups(*formats.gate, formats.gate_grouping, spec.hidden, check);

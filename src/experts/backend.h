@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "activation/activation.h"
 #include "core/choice.h"
@@ -16,6 +17,7 @@
 #include "sluice/device.h"
 #include "sluice/executor.h"
 #include "sluice/layer.h"
+#include "sluice/lora.h"
 #include "sluice/plan.h"
 #include "sluice/spec.h"
 
@@ -37,6 +39,7 @@ struct SharedExpert { static constexpr std::string_view name = "shared_expert"; 
 struct MixedFormats { static constexpr std::string_view name = "mixed_formats"; };  // gate, up and down differ
 struct ZeroPoints { static constexpr std::string_view name = "zero_points"; };  // of integer formats
 struct ActOrder { static constexpr std::string_view name = "act_order"; };      // of integer formats
+struct Lora { static constexpr std::string_view name = "lora"; };
 }  // namespace feature
 // clang-format on
 
@@ -45,7 +48,7 @@ using FeatureSet = NameSet<struct FeatureTag>;
 using Features =
     List<struct FeatureTag, feature::GateUpBias, feature::DownBias, feature::Limit, feature::Slope,
          feature::Shift, feature::Saturation, feature::ExpertMap, feature::WeightOnInput,
-         feature::SharedExpert, feature::MixedFormats, feature::ZeroPoints, feature::ActOrder>;
+         feature::SharedExpert, feature::MixedFormats, feature::ZeroPoints, feature::ActOrder, feature::Lora>;
 
 /// What a set of experts asks for.
 FeatureSet needs(const ExpertsSpec& spec);
@@ -107,6 +110,20 @@ struct PackInput {
   Progress progress;
 };
 
+/// The adapters of a call. `experts` says which of their experts these are, routed or shared ones.
+struct LoraCall {
+  std::span<const LoraAdapter* const> adapters;
+  std::span<const std::int32_t> ids;  // [tokens], -1 for none
+  std::vector<LoraExpert> LoraAdapter::*experts = &LoraAdapter::routed;
+
+  /// The local experts' deltas for `token`, empty for none.
+  std::span<const LoraExpert> of_token(int token) const {
+    const std::int32_t id = ids[static_cast<std::size_t>(token)];
+    if (id < 0) return {};
+    return adapters[static_cast<std::size_t>(id)]->*experts;
+  }
+};
+
 /// One call on packed weights. Everything has been validated; a kernel neither throws nor allocates.
 struct Forward {
   RowsView input;                           // token t is row t, or row rows[t]
@@ -117,6 +134,7 @@ struct Forward {
   float* output = nullptr;                        // like input; every element of the tokens' rows is written
   std::span<std::byte> workspace;  // at least workspace_bytes for these tokens, 64-byte aligned
   Executor* executor = nullptr;
+  const LoraCall* lora = nullptr;  // null: no token has an adapter
 
   int row(int token) const { return rows.empty() ? token : rows[static_cast<std::size_t>(token)]; }
 };

@@ -40,6 +40,7 @@ FeatureSet needs(const ExpertsSpec& spec) {
     add(grouping.zero_points, feature::ZeroPoints{});
     add(grouping.act_order, feature::ActOrder{});
   }
+  add(spec.lora_rank != 0, feature::Lora{});
   return set;
 }
 

@@ -116,7 +116,8 @@ Case make_case(Format format, Format other, Activation activation, FeatureSet fe
                                 .params = params(features),
                                 .gate_up_bias = has<feature::GateUpBias>(features),
                                 .down_bias = has<feature::DownBias>(features),
-                                .weight_on_input = has<feature::WeightOnInput>(features)},
+                                .weight_on_input = has<feature::WeightOnInput>(features),
+                                .lora_rank = has<feature::Lora>(features) ? 5 : 0},
                      .router = {.score = *Score::parse("softmax"), .experts = 6, .top_k = 2}}};
   if (has<feature::ExpertMap>(features)) {
     made.spec.routed.local_experts = 4;

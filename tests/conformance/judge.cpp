@@ -29,7 +29,8 @@ Problem::Problem(const Case& made, testing::Numbers numbers, testing::CallShape 
     : made_(made),
       numbers_(numbers),
       weights_(draw_weights(made_.spec, numbers, seed)),
-      call_(draw_call(made_.spec, numbers, shape, seed + 1)) {
+      call_(draw_call(made_.spec, numbers, shape, seed + 1)),
+      lora_(testing::draw_lora(made_.spec, numbers, shape.tokens, seed + 2)) {
   define();
 }
 
@@ -47,6 +48,13 @@ Problem Problem::with_routing(std::vector<std::int32_t> ids, std::vector<float> 
   return other;
 }
 
+Problem Problem::with_adapter_ids(std::vector<std::int32_t> ids) const {
+  Problem other = copy();
+  other.lora_.ids = std::move(ids);
+  other.define();
+  return other;
+}
+
 Problem Problem::with_value(int token, int element, float value) const {
   Problem other = copy();
   store<float>(other.call_.rows.data() + token * call_.hidden.row_stride + 4 * std::ptrdiff_t{element},
@@ -56,11 +64,14 @@ Problem Problem::with_value(int token, int element, float value) const {
 }
 
 void Problem::define() {
+  const std::vector<const LoraAdapter*> adapters = lora_.pointers();
   definition_ = testing::reference_run({.spec = made_.spec,
                                         .weights = weights_,
                                         .hidden = call_.hidden,
                                         .routing = call_.routing(made_.spec.routed.top_k),
-                                        .expert_map = made_.expert_map});
+                                        .expert_map = made_.expert_map,
+                                        .adapters = adapters,
+                                        .adapter_ids = lora_.ids});
 }
 
 Layer Problem::layer(const Backend& backend, int threads) const {
@@ -75,9 +86,13 @@ Outputs Problem::run(const Layer& layer, int tokens_at_once) const {
       static_cast<std::size_t>(tokens) * static_cast<std::size_t>(call_.hidden.width);
   constexpr float kUnwritten = -12345;
   Outputs out{std::vector<float>(elements, kUnwritten), std::vector<float>(elements, kUnwritten)};
+  const std::vector<const LoraAdapter*> adapters =
+      lora_.ids.empty() ? std::vector<const LoraAdapter*>() : lora_.pointers();
   std::vector<std::byte> workspace(layer.workspace_bytes(tokens_at_once == 0 ? tokens : tokens_at_once));
   layer.run({.hidden = call_.hidden,
              .routing = call_.routing(made_.spec.routed.top_k),
+             .adapters = adapters,
+             .adapter_ids = lora_.ids,
              .experts_out = out.experts_out.data(),
              .block_out = out.block_out.data(),
              .workspace = workspace});

@@ -8,6 +8,7 @@
 
 #include "sluice/layer.h"
 #include "testing/drawn_layer.h"
+#include "testing/drawn_lora.h"
 #include "testing/reference_run.h"
 #include "tests/conformance/cases.h"
 
@@ -24,6 +25,8 @@ class Problem {
   Problem(const Case& made, testing::Numbers numbers, testing::CallShape shape, std::uint64_t seed = 1);
   /// The same layer on other ids and weights.
   Problem with_routing(std::vector<std::int32_t> ids, std::vector<float> weights) const;
+  /// The same with other adapters for the tokens.
+  Problem with_adapter_ids(std::vector<std::int32_t> ids) const;
   /// The same with one element of hidden, which must be f32, replaced.
   Problem with_value(int token, int element, float value) const;
 
@@ -32,6 +35,7 @@ class Problem {
   const testing::ReferenceResult& definition() const { return definition_; }
   const testing::DrawnCall& call() const { return call_; }
   const LayerWeights& weights() const { return weights_; }
+  const testing::DrawnLora& lora() const { return lora_; }
   bool exact() const { return numbers_ == testing::Numbers::exact; }
 
   /// Packs for `backend`, a team of `threads`.
@@ -51,6 +55,7 @@ class Problem {
   testing::Numbers numbers_;
   LayerWeights weights_;
   testing::DrawnCall call_;
+  testing::DrawnLora lora_;
   testing::ReferenceResult definition_ = {};
 };
 

@@ -55,6 +55,7 @@ struct Dispatch {
   std::vector<float> hidden, output, weights;
   std::vector<std::int32_t> offsets, counts;
   int max_tokens = 0;
+  std::vector<std::int32_t> adapter_ids;
   std::vector<std::int32_t> slots;  // of each row, -1 for none
 };
 
@@ -83,11 +84,14 @@ Dispatch dispatch(const Problem& problem, int local_experts, bool batched, Mine 
   made.hidden.assign(made.slots.size() * hidden, std::numeric_limits<float>::quiet_NaN());
   made.output.assign(made.hidden.size(), kUnwritten);
   made.weights.assign(made.slots.size(), 1.0f);
+  const std::vector<std::int32_t>& adapters = problem.lora().ids;
+  if (!adapters.empty()) made.adapter_ids.assign(made.slots.size(), -1);
   for (std::size_t r = 0; r < made.slots.size(); ++r) {
     if (made.slots[r] < 0) continue;
     std::memcpy(made.hidden.data() + r * hidden,
                 problem.call().hidden.data + made.slots[r] / top_k * problem.call().hidden.row_stride,
                 hidden * sizeof(float));
+    if (!adapters.empty()) made.adapter_ids[r] = adapters[static_cast<std::size_t>(made.slots[r] / top_k)];
     if (problem.spec().routed.weight_on_input)
       made.weights[r] = problem.call().weights[static_cast<std::size_t>(made.slots[r])];
   }
@@ -97,12 +101,16 @@ Dispatch dispatch(const Problem& problem, int local_experts, bool batched, Mine 
 void run(const Layer& layer, const Problem& problem, Dispatch& rows, int at_once) {
   const int hidden = problem.spec().routed.hidden, count = static_cast<int>(rows.slots.size());
   std::vector<std::byte> workspace(layer.rows_workspace_bytes(at_once));
+  const std::vector<const LoraAdapter*> adapters =
+      rows.adapter_ids.empty() ? std::vector<const LoraAdapter*>() : problem.lora().pointers();
   layer.run_rows({.hidden = {reinterpret_cast<const std::byte*>(rows.hidden.data()), DType::f32, count,
                              hidden, std::ptrdiff_t{hidden} * 4},
                   .offsets = rows.offsets,
                   .counts = rows.counts,
                   .max_tokens = rows.counts.empty() ? 0 : rows.max_tokens,
                   .weights = rows.weights.data(),
+                  .adapters = adapters,
+                  .adapter_ids = rows.adapter_ids,
                   .output = rows.output.data(),
                   .workspace = workspace});
 }

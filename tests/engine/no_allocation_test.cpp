@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <new>
 
+#include "testing/drawn_lora.h"
 #include "testing/usable_backends.h"
 #include "tests/engine/small_layer.h"
 
@@ -62,7 +63,8 @@ TEST(NoAllocation, TheCounterCounts) {
 }
 
 TEST(NoAllocation, ForwardOfEveryBackend) {
-  const LayerSpec spec = small::spec();
+  LayerSpec spec = small::spec();
+  spec.routed.lora_rank = spec.shared->experts.lora_rank = 4;
   const LayerWeights weights = testing::draw_weights(spec, testing::Numbers::noisy, 1);
   for (const Backend* backend : testing::usable_backends()) {
     const Layer layer(small::plan_for(spec, std::string(backend->name)), weights,
@@ -71,7 +73,11 @@ TEST(NoAllocation, ForwardOfEveryBackend) {
       const testing::DrawnCall drawn = draw_call(spec, testing::Numbers::noisy, {.tokens = tokens}, 2);
       small::Outputs out(spec, tokens);
       std::vector<std::byte> workspace(layer.workspace_bytes(tokens == 40 ? 7 : tokens));  // 40 are split
-      const LayerCall call = small::call_of(drawn, out, workspace);
+      const testing::DrawnLora lora = draw_lora(spec, testing::Numbers::noisy, tokens, 3);
+      const std::vector<const LoraAdapter*> adapters = lora.pointers();
+      LayerCall call = small::call_of(drawn, out, workspace);
+      call.adapters = adapters;
+      call.adapter_ids = lora.ids;
       const std::int64_t before = allocations;
       for (int round = 0; round < 3; ++round) layer.run(call);
       EXPECT_EQ(allocations, before) << backend->name << ", " << tokens << " tokens";

@@ -47,6 +47,7 @@ TEST(Needs, EachFeatureByItself) {
        [](LayerSpec& spec) { spec.routed.formats = integers({.columns = 32, .zero_points = true}); }},
       {Features::of<feature::ActOrder>(),
        [](LayerSpec& spec) { spec.routed.formats = integers({.columns = 32, .act_order = true}); }},
+      {Features::of<feature::Lora>(), [](LayerSpec& spec) { spec.routed.lora_rank = 8; }},
   };
   ASSERT_EQ(std::size(cases), Features::kNames.size()) << "a feature without a case here";
   for (const auto& each : cases) {

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each verb on the trained model and on fixtures: its text, its document, its files."""
+import json
 import os
 import pathlib
+import random
 import struct
 import tempfile
 import unittest
@@ -195,6 +197,62 @@ class Run(unittest.TestCase):
                     result, got = self.run_layer(model, layer, model / "expected.safetensors", *named)
                     self.assertEqual(result["routing"], "router")
                     self.assert_expected(got, expected, layer, tolerance)
+
+    def write_adapter(self, name, rank, seed):
+        """An adapter on the stacks of layer 1 of the trained model (16 experts of 256 x 256)."""
+        folder = pathlib.Path(self.folder.name, name)
+        folder.mkdir()
+        (folder / "adapter_config.json").write_text(json.dumps({
+            "peft_type": "LORA", "peft_version": "0.19.1", "r": rank, "lora_alpha": 2 * rank,
+            "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]}))
+        draw, block = random.Random(seed), "base_model.model.model.layers.1.mlp.experts."
+        shapes = {"base_layer.lora_A": [16 * rank, 256], "base_layer.lora_B": [512, 16 * rank],
+                  "lora_A": [16 * rank, 256], "lora_B": [256, 16 * rank]}
+        cli.write_safetensors(folder / "adapter_model.safetensors", {
+            f"{block}{module}.weight": ("F32", shape, struct.pack(f"<{shape[0] * shape[1]}f", *(
+                draw.gauss(0, 0.05) for _ in range(shape[0] * shape[1])))) for module, shape in shapes.items()})
+        return folder
+
+    def test_adapters_by_token(self):
+        expected = cli.read_safetensors(cli.MODEL / "expected.safetensors")
+        tokens = expected["1.hidden"][1][0]
+        ids = [token % 3 - 1 for token in range(tokens)]
+        adapters = [self.write_adapter("a", 3, 1), self.write_adapter("b", 8, 2)]
+        outputs = {}
+        for name, options, given in (("-1", [], None), ("0", ["--lora", adapters[0]], None),
+                                     ("1", ["--lora", adapters[1]], None),
+                                     ("mixed", ["--lora", adapters[0], "--lora", adapters[1]], ids)):
+            tensors = {"hidden": expected["1.hidden"]}
+            if given is not None:
+                tensors["adapter_ids"] = ("I32", [tokens], struct.pack(f"<{tokens}i", *given))
+            cli.write_safetensors(self.input, tensors)
+            _, got = self.run_layer(cli.MODEL, 1, self.input, *options)
+            values = cli.floats(got["block_out"])
+            outputs[name] = [values[256 * token:256 * (token + 1)] for token in range(tokens)]
+        for token, number in enumerate(ids):
+            self.assertEqual(outputs["mixed"][token], outputs[str(number)][token], token)
+            self.assertNotEqual(outputs["0"][token], outputs["1"][token])
+            self.assertNotEqual(outputs["0"][token], outputs["-1"][token])
+
+    def test_adapters_refused(self):
+        adapter = self.write_adapter("a", 3, 1)
+        expected = cli.read_safetensors(cli.MODEL / "expected.safetensors")
+        tokens = expected["1.hidden"][1][0]
+        cli.write_safetensors(self.input, {"hidden": expected["1.hidden"],
+                                           "adapter_ids": ("I64", [tokens], struct.pack(f"<{tokens}q", *[1] * tokens))})
+        arguments = ("--input", self.input, "--output", self.output, "--lora")
+        for code, name, layer, folder in ((cli.REFUSED, "bad_adapter_id", 1, adapter),
+                                          (cli.USAGE, "layer_not_adapted", 2, adapter),
+                                          (cli.IO, None, 1, adapter / "none")):
+            with self.subTest(name=name):
+                error = cli.document("run", cli.MODEL, "--layer", layer, *arguments, folder, code=code)["error"]
+                if name:
+                    self.assertEqual(error["code"], name)
+        config = adapter / "adapter_config.json"
+        config.write_text(config.read_text().replace('"r": 3', '"r": 4'))
+        error = cli.document("run", cli.MODEL, "--layer", 1, *arguments, adapter, code=cli.REFUSED)["error"]
+        self.assertEqual(error["code"], "wrong_shape")
+        self.assertIn("[48, 256], expected [64, 256]", error["why"])
 
     def test_plain_names_and_given_routing(self):
         model, layer = cli.fixture("deepseek_v4_nvfp4"), 2

@@ -82,11 +82,15 @@ constexpr About kRun{
     "  sluice run MODEL --layer 0 --input in.safetensors --output out.safetensors\n"
     "  sluice run MODEL --layer 0 --input MODEL/expected.safetensors --output out.safetensors\n"
     "  sluice run MODEL --layer 0 --input in.safetensors --output out.safetensors --backend reference\n"
+    "  sluice run MODEL --layer 0 --input in.safetensors --output out.safetensors --lora DIR --lora DIR2\n"
     "\n"
     "IN holds `hidden` [tokens, hidden] (BF16, F16 or F32) and, if wanted, `input_ids`, `router_logits`, or "
     "`topk_ids`\n"
     "with `topk_weights`. A file of expected outputs serves as well: `N.hidden` and `N.input_ids` of layer N "
     "are read.\n"
+    "With --lora, `adapter_ids` [tokens] names each token's adapter, 0 for the first and -1 for none; "
+    "without it\n"
+    "every token takes the first.\n"
     "OUT holds topk_ids, topk_weights, experts_out (the routed part) and block_out (with shared experts)."};
 
 constexpr About kCheck{
@@ -194,6 +198,9 @@ void add_run(CLI::App& app, RunOptions& options) {
       ->type_name("N");
   verb->add_option("--input", options.input, "Safetensors file to read")->required()->type_name("IN");
   verb->add_option("--output", options.output, "Safetensors file to write")->required()->type_name("OUT");
+  verb->add_option("--lora", options.adapters, "A PEFT adapter (repeatable); tokens choose by `adapter_ids`")
+      ->allow_extra_args(false)
+      ->type_name("DIR");
   add_backend(verb, options.backend, "Only this backend (default: the plan's choice)");
 }
 

@@ -33,6 +33,7 @@ struct RunOptions {
   std::string input;
   std::string output;
   std::string backend = {};
+  std::vector<std::string> adapters = {};
 };
 
 struct CheckOptions {

@@ -2,6 +2,7 @@
 // sluice run MODEL --layer N --input IN --output OUT: one layer, tensors in and tensors out.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <string_view>
@@ -12,6 +13,7 @@
 #include "output.h"
 #include "progress.h"
 #include "sluice/layer.h"
+#include "sluice/lora.h"
 #include "testing/layer_input.h"
 #include "testing/safetensors_writer.h"
 #include "verbs.h"
@@ -38,13 +40,72 @@ struct Outputs {
         block_out(experts_out.size()) {}
 };
 
-Outputs compute(const Layer& layer, const LayerSpec& spec, const LayerInput& input) {
+/// The adapters of --lora for one layer, and which each token takes.
+struct Adapters {
+  std::vector<LoraAdapter> all = {};
+  std::vector<const LoraAdapter*> pointers = {};
+  std::vector<std::int32_t> ids = {};
+};
+
+/// Nothing for the layer would be the model's own answer under the adapter's name.
+void require_adapted(const Lora& lora, int layer) {
+  const std::vector<int>& layers = lora.layers();
+  if (std::find(layers.begin(), layers.end(), layer) != layers.end()) return;
+  throw Error(ErrorKind::invalid_argument,
+              {.code = "layer_not_adapted",
+               .what = fmt::format("the adapter has nothing for layer {}", layer),
+               .file = lora.directory(),
+               .why = fmt::format("it adapts {}", fmt::join(layers, ", ")),
+               .todo = "give one of these layers, or leave --lora out"});
+}
+
+/// Ids that the file gives, or the first adapter for every token. Ids without an adapter of that number are
+/// the file's fault, or --lora was forgotten.
+Adapters read_adapters(const RunOptions& options, const Checkpoint& model, const LayerInput& input) {
+  Adapters adapters;
+  for (const std::string& directory : options.adapters) {
+    const Lora lora = Lora::open(directory, model);
+    require_adapted(lora, options.layer);
+    adapters.all.push_back(lora.adapter(options.layer));
+  }
+  for (const LoraAdapter& adapter : adapters.all) adapters.pointers.push_back(&adapter);
+  const std::int64_t count = std::ssize(adapters.all);
+  for (std::size_t token = 0; token < input.adapter_ids.size(); ++token)
+    if (input.adapter_ids[token] >= count)
+      throw Error(ErrorKind::corrupt_file, {.code = "bad_adapter_id",
+                                            .what = "the file names an adapter that is not given",
+                                            .file = options.input,
+                                            .tensor = "adapter_ids",
+                                            .why = fmt::format("id {} at token {}; --lora gives {}",
+                                                               input.adapter_ids[token], token, count),
+                                            .todo = "Give one --lora an adapter, in the order of the ids"});
+  if (count == 0) return adapters;
+  adapters.ids = input.adapter_ids;
+  if (adapters.ids.empty()) adapters.ids.resize(static_cast<std::size_t>(input.hidden.rows));
+  return adapters;
+}
+
+/// The layer with room for the adapters' ranks.
+LayerSpec with_ranks(LayerSpec spec, const Adapters& adapters) {
+  for (const LoraAdapter& adapter : adapters.all) {
+    spec.routed.lora_rank = std::max(spec.routed.lora_rank, LoraAdapter::largest_rank(adapter.routed));
+    if (!spec.shared) continue;
+    int& shared = spec.shared->experts.lora_rank;
+    shared = std::max(shared, LoraAdapter::largest_rank(adapter.shared));
+  }
+  return spec;
+}
+
+Outputs compute(const Layer& layer, const LayerInput& input, const Adapters& adapters) {
+  const LayerSpec& spec = layer.plan().request.layer;
   Outputs out(static_cast<std::size_t>(input.hidden.rows), spec);
   std::vector<std::byte> workspace(layer.workspace_bytes(std::clamp(input.hidden.rows, 1, kTokensAtOnce)));
   layer.run({.hidden = input.hidden,
              .routing = input.routing(),
              .router_logits = input.router_logits,
              .token_ids = input.token_ids,
+             .adapters = adapters.pointers,
+             .adapter_ids = adapters.ids,
              .experts_out = out.experts_out.data(),
              .block_out = out.block_out.data(),
              .topk_ids = out.topk_ids.data(),
@@ -87,12 +148,14 @@ int execute(const RunOptions& options, Form form) {
   require_backend_name(options.backend);
   const Checkpoint model = open_model(options.model);
   const int number = chosen_layers(model, options.layer).front();
-  const LayerSpec spec = model.spec(number);
+  const LayerSpec published = model.spec(number);
   require_outside(model.info().directory, options.output);
   const TensorFile file = TensorFile::open(options.input);
-  const LayerInput input = testing::read_layer_input(file, number, spec);
+  const LayerInput input = testing::read_layer_input(file, number, published);
   const LayerWeights weights = model.weights(number);
-  testing::check_token_ids(file, number, spec, weights, input);
+  testing::check_token_ids(file, number, published, weights, input);
+  const Adapters adapters = read_adapters(options, model, input);
+  const LayerSpec spec = with_ranks(published, adapters);
   const Plan plan = choose({.layer = spec,
                             .device = detect(),
                             .tokens = {std::max(1, input.hidden.rows)},
@@ -100,7 +163,7 @@ int execute(const RunOptions& options, Form form) {
   const Outputs out = [&] {
     ProgressLine progress("packing");
     const Layer layer(plan, weights, {.progress = progress.callback()});
-    return compute(layer, spec, input);
+    return compute(layer, input, adapters);
   }();
 
   const std::vector<NamedTensor> tensors = tensors_of(out, input.hidden.rows, spec.routed);

@@ -57,8 +57,12 @@ void run(const PackedExperts& packed, const Forward& call) {
 
     const std::ptrdiff_t slot = std::ptrdiff_t{token} * top_k;
     reference::compute({spec, views.experts, call.expert_map},
-                       {x, call.routing.ids + slot, call.routing.weights + slot, top_k}, y,
-                       mine.subspan(2 * hidden));
+                       {.x = x,
+                        .ids = call.routing.ids + slot,
+                        .weights = call.routing.weights + slot,
+                        .top_k = top_k,
+                        .lora = call.lora ? call.lora->of_token(token) : std::span<const LoraExpert>()},
+                       y, mine.subspan(2 * hidden));
     std::transform(y, y + hidden, call.output + call.row(token) * std::ptrdiff_t{spec.hidden},
                    [](double value) { return static_cast<float>(value); });
   });

@@ -23,7 +23,36 @@ struct Scratch {
   double* row;    // [max(hidden, intermediate)] one row of weights
   double* mid;    // [intermediate] after the activation
   double* reach;  // [intermediate] how far mid moves with the roundings of gate and up
+  Sum* low;       // [2, lora_rank] A x of the gate's delta or down's, then of up's
 };
+
+double number(const LoraMatrix& matrix, std::int64_t row, std::int64_t column) {
+  return format::read_number(matrix.dtype,
+                             matrix.data + row * matrix.row_stride + column * matrix.col_stride);
+}
+
+/// What x may be off by is null where it came without error.
+void project(const LoraDelta& delta, const double* x, const double* reach, Sum* low) {
+  for (std::int64_t r = 0; r < delta.a.rows; ++r) {
+    low[r] = {};
+    for (std::int64_t k = 0; k < delta.a.cols; ++k) {
+      const double weight = number(delta.a, r, k);
+      low[r].value += weight * x[k];
+      low[r].magnitude += std::abs(weight * x[k]);
+      if (reach) low[r].spread2 += weight * reach[k] * weight * reach[k];
+    }
+  }
+}
+
+/// sum += scale * B[row] . low
+void add_delta(const LoraDelta& delta, std::int64_t row, const Sum* low, Sum& sum) {
+  for (std::int64_t r = 0; r < delta.a.rows; ++r) {
+    const double weight = delta.scale * number(delta.b, row, r);
+    sum.value += weight * low[r].value;
+    sum.magnitude += std::abs(weight) * low[r].magnitude;
+    sum.spread2 += weight * weight * low[r].spread2;
+  }
+}
 
 /// matrix[row] . x + bias[row]. `reach` says what each x may be off by; null where x came without error.
 Sum product(const WeightMatrix& matrix, const VectorView& bias, std::int64_t row, const double* x,
@@ -58,13 +87,28 @@ double reach_of(const ExpertsSpec& spec, const Sum& gate, const Sum& up) {
          std::max(moved(0, up.magnitude), moved(0, -up.magnitude));
 }
 
-/// mid = activation(W_gate x + b_gate, W_up x + b_up)
-void middle(const ExpertsSpec& spec, const ExpertWeights& expert, const Scratch& scratch,
-            Observed* observed) {
+/// An expert and what a token's adapter adds to it.
+struct Adapted {
+  const ExpertWeights& weights;
+  const LoraExpert* delta;  // null for none
+};
+
+/// mid = activation(W_gate x + b_gate, W_up x + b_up), with deltas.
+void middle(const ExpertsSpec& spec, const Adapted& adapted, const Scratch& scratch, Observed* observed) {
+  const ExpertWeights& expert = adapted.weights;
+  Sum *low_gate = scratch.low, *low_up = scratch.low + spec.lora_rank;
+  if (adapted.delta) {
+    project(adapted.delta->gate, scratch.x, nullptr, low_gate);
+    project(adapted.delta->up, scratch.x, nullptr, low_up);
+  }
   for (int i = 0; i < spec.intermediate; ++i) {
-    const Sum gate =
+    Sum gate =
         expert.gate ? product(*expert.gate, expert.gate_bias, i, scratch.x, nullptr, scratch.row) : Sum{};
-    const Sum up = product(expert.up, expert.up_bias, i, scratch.x, nullptr, scratch.row);
+    Sum up = product(expert.up, expert.up_bias, i, scratch.x, nullptr, scratch.row);
+    if (adapted.delta) {
+      add_delta(adapted.delta->gate, i, low_gate, gate);
+      add_delta(adapted.delta->up, i, low_up, up);
+    }
     scratch.mid[i] = activate(spec, gate.value, up.value);
     if (observed == nullptr) continue;
     observed->values += 1;
@@ -78,7 +122,8 @@ void middle(const ExpertsSpec& spec, const ExpertWeights& expert, const Scratch&
 
 std::size_t scratch_doubles(const ExpertsSpec& spec) {
   return static_cast<std::size_t>(spec.hidden) + std::max(spec.hidden, spec.intermediate) +
-         2 * static_cast<std::size_t>(spec.intermediate);
+         2 * static_cast<std::size_t>(spec.intermediate) +
+         2 * static_cast<std::size_t>(spec.lora_rank) * sizeof(Sum) / sizeof(double);
 }
 
 void compute(const Experts& experts, const Token& token, double* y, std::span<double> scratch,
@@ -86,7 +131,13 @@ void compute(const Experts& experts, const Token& token, double* y, std::span<do
   const ExpertsSpec& spec = experts.spec;
   double* const row = scratch.data() + spec.hidden;
   double* const mid = row + std::max(spec.hidden, spec.intermediate);
-  const Scratch parts{.x = scratch.data(), .row = row, .mid = mid, .reach = mid + spec.intermediate};
+  double* const reach = mid + spec.intermediate;
+  // A Sum is three doubles.
+  const Scratch parts{.x = scratch.data(),
+                      .row = row,
+                      .mid = mid,
+                      .reach = reach,
+                      .low = reinterpret_cast<Sum*>(reach + spec.intermediate)};
   const bool want_magnitude = observed != nullptr && !observed->magnitude.empty();
   std::fill_n(y, spec.hidden, 0.0);
   if (want_magnitude) std::ranges::fill(observed->magnitude, 0.0);
@@ -98,10 +149,13 @@ void compute(const Experts& experts, const Token& token, double* y, std::span<do
     const double on_input = spec.weight_on_input ? token.weights[slot] : 1;
     const double on_output = spec.weight_on_input ? 1 : token.weights[slot];
     for (int k = 0; k < spec.hidden; ++k) parts.x[k] = on_input * token.x[k];
-    middle(spec, expert, parts, observed);
+    const LoraExpert* const delta = token.lora.empty() ? nullptr : &token.lora[static_cast<std::size_t>(id)];
+    const double* const mid_reach = want_magnitude ? parts.reach : nullptr;
+    middle(spec, {expert, delta}, parts, observed);
+    if (delta) project(delta->down, mid, mid_reach, parts.low);
     for (int o = 0; o < spec.hidden; ++o) {
-      const Sum sum =
-          product(expert.down, expert.down_bias, o, mid, want_magnitude ? parts.reach : nullptr, row);
+      Sum sum = product(expert.down, expert.down_bias, o, mid, mid_reach, row);
+      if (delta) add_delta(delta->down, o, parts.low, sum);
       y[o] += on_output * sum.value;
       if (want_magnitude)
         observed->magnitude[static_cast<std::size_t>(o)] +=

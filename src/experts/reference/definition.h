@@ -6,6 +6,9 @@
 //   mid  = activation(gate, up, params)
 //   y    = sum over the token's experts e of  w_e (W_down mid + b_down)        [hidden]
 //
+// A token with an adapter has W x + scale B (A x) for every W x above, so that bias, clamp and activation
+// come after its delta.
+//
 // With weight_on_input x becomes w_e x and the sum is unweighted. An id that names no local expert adds
 // nothing.
 #pragma once
@@ -14,6 +17,7 @@
 #include <cstdint>
 #include <span>
 
+#include "sluice/lora.h"
 #include "sluice/spec.h"
 
 namespace sluice::reference {
@@ -29,6 +33,7 @@ struct Token {
   const std::int32_t* ids = nullptr;  // [top_k]
   const float* weights = nullptr;     // [top_k]
   int top_k = 0;
+  std::span<const LoraExpert> lora = {};  // of the local experts; empty: no adapter
 };
 
 /// What a comparison wants to know beside the result.

@@ -13,6 +13,6 @@ inline constexpr NameSet<struct FormatTag> kWeights =
 inline constexpr FeatureSet kFeatures =
     Features::set<feature::GateUpBias, feature::DownBias, feature::Limit, feature::Slope, feature::Shift,
                   feature::Saturation, feature::ExpertMap, feature::WeightOnInput, feature::SharedExpert,
-                  feature::MixedFormats>();
+                  feature::MixedFormats, feature::Lora>();
 
 }  // namespace sluice::cpu

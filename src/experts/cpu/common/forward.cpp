@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One call in six steps: group the slots by expert; stage the inputs as float32 and, for kernels that read
 // them, as digits; gate, up and activation into `mid`; its digits; down into `out`; combine each token's
-// experts in the order of its ids. Every value is written by one task, and no sum depends on which tokens or
-// threads it shared the call with.
+// experts in the order of its ids. Adapters join gate, up and down where their sums are done. Every value is
+// written by one task, and no sum depends on which tokens or threads it shared the call with.
 #include "experts/cpu/common/forward.h"
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 
 #include "core/bits.h"
 #include "experts/cpu/common/activate.h"
+#include "experts/cpu/common/lora.h"
 #include "experts/cpu/common/packed.h"
 #include "experts/cpu/common/to_digits.h"
 #include "experts/cpu/common/workspace.h"
@@ -101,6 +102,30 @@ void stage_digits(const Call& call, int position, const float* row, int columns)
                                : to_digits(row, columns, reinterpret_cast<WordDigits*>(out));
 }
 
+/// What the token's adapter adds at this position, and A x of it for gate and up.
+void stage_delta(const Call& call, int position, const float* row) {
+  const Workspace& work = call.work;
+  if (work.deltas == nullptr) return;
+  const int slot = work.slots[position];
+  work.deltas[position] = nullptr;
+  if (call.forward.lora == nullptr) return;
+  const auto experts = call.forward.lora->of_token(slot / call.top_k());
+  if (experts.empty()) return;
+  const std::int32_t local =
+      local_expert(call.forward.routing.ids[slot], call.forward.expert_map, call.spec().experts);
+  const LoraExpert& delta = experts[static_cast<std::size_t>(local)];
+  work.deltas[position] = &delta;
+  project(delta.gate, row, work.low_of(position));
+  project(delta.up, row, work.low_of(position) + work.low_stride);
+}
+
+/// A mid, for down.
+void stage_down_delta(const Call& call, int position) {
+  const Workspace& work = call.work;
+  if (const LoraExpert* delta = work.deltas[position])
+    project(delta->down, work.mid + position * work.mid_stride, work.low_of(position));
+}
+
 /// One position: its token's input, weighted where the layer weights inputs, and zeros in the padding that
 /// products will read.
 void stage(const Call& call, int position) {
@@ -112,6 +137,7 @@ void stage(const Call& call, int position) {
     for (int i = 0; i < hidden; ++i) row[i] *= call.forward.routing.weights[slot];
   std::fill(row + hidden, row + work.input_stride, 0.0f);
   stage_digits(call, position, row, call.layout().first_digit_columns());
+  stage_delta(call, position, row);
   float* mid = work.mid + position * work.mid_stride;
   std::fill(mid + call.spec().intermediate, mid + work.mid_stride, 0.0f);
 }
@@ -201,6 +227,11 @@ void first_unit(const Call& call, const Group& group, int unit, int position, in
   const int row = unit * layout.unit_rows();
   const int valid = std::min(layout.unit_rows(), call.spec().intermediate - row);
   for (int m = 0; m < count; ++m, gate += rows, up += rows) {
+    if (const LoraExpert* delta = work.delta(position + m)) {
+      const float* low = work.low_of(position + m);
+      add_delta(delta->gate, low, {row, valid}, gate);
+      add_delta(delta->up, low + work.low_stride, {row, valid}, up);
+    }
     if (call.spec().gate_up_bias) {
       if (call.spec().formats.gate)
         add_bias(group.expert + layout.gate_bias + row * sizeof(float), valid, gate);
@@ -226,12 +257,16 @@ void first_product(const Call& call, const Group& group, int unit, int worker) {
 
 void second_product(const Call& call, const Group& group, int unit, int /*worker*/) {
   const Workspace& work = call.work;
+  const int row = unit * call.layout().unit_rows();
+  const int valid = std::min(call.layout().unit_rows(), call.spec().hidden - row);
   for_chunks(group, [&](int position, int count) {
-    multiply(call, call.layout().down, group.expert, unit,
-             {work.mid, work.mid_stride, position, count, group.last - group.first},
-             {.gate = nullptr,
-              .out = work.out + position * work.out_stride + unit * call.layout().unit_rows(),
-              .stride = work.out_stride});
+    multiply(
+        call, call.layout().down, group.expert, unit,
+        {work.mid, work.mid_stride, position, count, group.last - group.first},
+        {.gate = nullptr, .out = work.out + position * work.out_stride + row, .stride = work.out_stride});
+    for (int p = position; p < position + count; ++p)
+      if (const LoraExpert* delta = work.delta(p))
+        add_delta(delta->down, work.low_of(p), {row, valid}, work.out + p * work.out_stride + row);
   });
 }
 
@@ -309,6 +344,9 @@ void forward(const KernelTable& table, const PackedExperts& experts, const Forwa
     parallel_for(*f.executor, call.work.offsets[packed.spec.local_experts], [&](int p, int) {
       stage_digits(call, p, call.work.mid + p * call.work.mid_stride, layout.down.digit_columns());
     });
+  if (f.lora != nullptr && call.work.deltas != nullptr)
+    parallel_for(*f.executor, call.work.offsets[packed.spec.local_experts],
+                 [&](int p, int) { stage_down_delta(call, p); });
   for_units(call, {layout.down.pairs, layout.down.pair_bytes}, second_product);
 
   const int columns = (packed.spec.hidden + kCombineColumns - 1) / kCombineColumns;

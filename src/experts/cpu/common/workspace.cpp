@@ -56,6 +56,11 @@ Workspace make_workspace(const Packed& packed, std::int64_t slots, int workers, 
   work.out = carver.take<float>(count * work.out_stride);
   work.digits = carver.take<std::byte>(count * work.digits_stride);
   work.fixed = carver.take<bool>(count);
+  if (packed.spec.lora_rank > 0) {
+    work.low_stride = row_floats(packed.spec.lora_rank);
+    work.deltas = carver.take<const LoraExpert*>(count);
+    work.low = carver.take<float>(count * 2 * work.low_stride);
+  }
   work.scratch = carver.take<float>(workers * work.scratch_stride);
   work.bytes = carver.used();
   return work;

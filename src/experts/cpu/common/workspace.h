@@ -10,6 +10,7 @@
 #include <span>
 
 #include "experts/cpu/common/packed.h"
+#include "sluice/lora.h"
 
 namespace sluice::cpu {
 
@@ -26,11 +27,18 @@ struct Workspace {
   float* out = nullptr;               // [positions, out_stride], before weights and biases
   std::byte* digits = nullptr;        // [positions, digits_stride] of the input, then of `mid`
   bool* fixed = nullptr;              // [positions] whether the digits hold the row: all of it is finite
+  // Only for a layer that takes adapters.
+  const LoraExpert** deltas = nullptr;  // [positions] what its token's adapter adds; null for nothing
+  float* low = nullptr;                 // [positions, 2, low_stride] scale A x of gate, or later down; of up
   float* scratch = nullptr;  // [workers, scratch_stride]: gate sums, then up sums, [tokens, unit_rows] each
 
   std::size_t input_stride = 0, mid_stride = 0, out_stride = 0, scratch_stride = 0;  // in floats
-  std::size_t digits_stride = 0;                                                     // in bytes
+  std::size_t low_stride = 0;
+  std::size_t digits_stride = 0;  // in bytes
   std::size_t bytes = 0;
+
+  const LoraExpert* delta(int position) const { return deltas == nullptr ? nullptr : deltas[position]; }
+  float* low_of(int position) const { return low + position * 2 * low_stride; }
 };
 
 /// Lays a call out at `memory`, which may be null when only the size is wanted. `slots` is tokens * top_k.
