@@ -55,12 +55,15 @@ class UsedRows {
 
 }  // namespace
 
+/// A kernel counts tokens of top_k slots each; here a row is a slot.
+int PackedLayer::tokens_of(int rows) const {
+  const int top_k = spec().routed.top_k;
+  return rows / top_k + (rows % top_k != 0);
+}
+
 RowsLayout PackedLayer::rows_layout(int rows) const {
   const std::size_t count = static_cast<std::size_t>(rows);
-  // A kernel counts tokens of top_k slots each; here a row is a slot.
-  const int top_k = spec().routed.top_k;
-  const int tokens = rows / top_k + (rows % top_k != 0);
-  Places places(aligned(kernel_bytes(*routed_, tokens)));
+  Places places(aligned(kernel_bytes(*routed_, tokens_of(rows))));
   RowsLayout at;
   at.rows = places.take<std::int32_t>(count);
   at.ids = places.take<std::int32_t>(count);
@@ -99,6 +102,14 @@ void PackedLayer::run_rows(const ExpertRows& call) const {
   UsedRows used(call, spec().routed.local_experts);
   const int total = used.total();
   if (total == 0) return;
+  if (!call.adapter_ids.empty()) {
+    // Only of rows that are used: the others' are whatever the caller's buffer holds.
+    UsedRows all(call, spec().routed.local_experts);
+    for (int i = 0; i < total; ++i) {
+      const std::int32_t row = all.next().row;
+      check_adapter_id(call.adapter_ids[static_cast<std::size_t>(row)], row, call.adapters.size());
+    }
+  }
   const int step = rows_at_once(call, total);
   const RowsLayout at = rows_layout(step);
   auto* const rows = place<std::int32_t>(call.workspace, at.rows);
@@ -116,7 +127,7 @@ void PackedLayer::run_rows(const ExpertRows& call) const {
     }
     const LoraCall lora{.adapters = call.adapters, .ids = {adapter_ids, static_cast<std::size_t>(count)}};
     // The ids are local ones: no map, and as many experts as are here.
-    run_kernel(*routed_, count,
+    run_kernel(*routed_, tokens_of(count),
                {.input = call.hidden,
                 .routing = {ids, weights, count, 1},
                 .rows = {rows, static_cast<std::size_t>(count)},

@@ -62,6 +62,7 @@ class PackedLayer {
   void add_shared(const LayerCall& call, const WorkspaceLayout& at, const float* routed_out) const;
 
   // expert_rows.cpp
+  int tokens_of(int rows) const;
   RowsLayout rows_layout(int rows) const;
   int rows_at_once(const ExpertRows& call, int used) const;
 
@@ -73,8 +74,9 @@ class PackedLayer {
   void check_token_ids(const LayerCall& call) const;
 
   // validate_lora.cpp
-  void check_lora(std::span<const LoraAdapter* const> adapters, std::span<const std::int32_t> ids,
-                  int tokens) const;
+  void check_adapters(std::span<const LoraAdapter* const> adapters, std::span<const std::int32_t> ids,
+                      int rows) const;
+  static void check_adapter_id(std::int32_t id, std::ptrdiff_t row, std::size_t adapters);
 
   Plan plan_;
   std::vector<std::int32_t> expert_map_;

@@ -28,7 +28,9 @@ void PackedLayer::check(const LayerCall& call) const {
   check_rows(call.hidden);
   check_routing(call);
   if (!call.routing.ids && spec().router.by_token_id) check_token_ids(call);
-  check_lora(call.adapters, call.adapter_ids, call.hidden.rows);
+  check_adapters(call.adapters, call.adapter_ids, call.hidden.rows);
+  for (std::size_t token = 0; token < call.adapter_ids.size(); ++token)
+    check_adapter_id(call.adapter_ids[token], static_cast<std::ptrdiff_t>(token), call.adapters.size());
 }
 
 void PackedLayer::check(const ExpertRows& call) const {
@@ -40,7 +42,7 @@ void PackedLayer::check(const ExpertRows& call) const {
   check_rows(call.hidden);
   const int local = spec().routed.local_experts, rows = call.hidden.rows;
   need(rows == 0 || call.output != nullptr, "bad_rows", "rows: no output");
-  check_lora(call.adapters, call.adapter_ids, rows);
+  check_adapters(call.adapters, call.adapter_ids, rows);
   if (contiguous) {
     need(call.counts.empty(), "bad_rows", "rows: give offsets or counts, not both");
     need(std::ssize(call.offsets) == local + 1, "bad_rows", "rows: {} offsets, the layer has {} experts here",

@@ -44,8 +44,11 @@ bool is_plain(DType dtype) { return dtype == DType::f32 || dtype == DType::f16 |
 
 /// Names are made only for a refusal: a call may have thousands of deltas.
 void check_delta(const LoraDelta& delta, std::int64_t rows, std::int64_t cols, int most, const Place& at) {
-  if (!delta) return;
   const auto refuse = [&](const std::string& why) { need(false, "{}: {}", at.str(), why); };
+  if (!delta) {
+    if (delta.b.data != nullptr) refuse("B without A");
+    return;
+  }
   const LoraMatrix &a = delta.a, &b = delta.b;
   if (a.rows < 1 || a.rows > most) refuse(fmt::format("rank {}, the layer's lora_rank is {}", a.rows, most));
   if (a.cols != cols) refuse(fmt::format("A has {} columns, the weight has {}", a.cols, cols));
@@ -75,15 +78,16 @@ void check_experts(const std::vector<LoraExpert>& experts, const ExpertsSpec& sp
 
 }  // namespace
 
-void PackedLayer::check_lora(std::span<const LoraAdapter* const> adapters, std::span<const std::int32_t> ids,
-                             int tokens) const {
+void PackedLayer::check_adapter_id(std::int32_t id, std::ptrdiff_t row, std::size_t adapters) {
+  if (id < -1 || id >= static_cast<std::ptrdiff_t>(adapters))
+    need(false, "adapter_ids: {} at token {}; {} adapters are given, and -1 is none", id, row, adapters);
+}
+
+/// The adapters, and that there is an id for each row. The ids themselves are check_adapter_id's.
+void PackedLayer::check_adapters(std::span<const LoraAdapter* const> adapters,
+                                 std::span<const std::int32_t> ids, int rows) const {
   if (adapters.empty() && ids.empty()) return;
-  need(std::ssize(ids) == tokens, "adapter_ids: {} for {} tokens", ids.size(), tokens);
-  const auto bad =
-      std::ranges::find_if(ids, [&](std::int32_t id) { return id < -1 || id >= std::ssize(adapters); });
-  if (bad != ids.end())
-    need(false, "adapter_ids: {} at token {}; {} adapters are given, and -1 is none", *bad, bad - ids.begin(),
-         adapters.size());
+  need(std::ssize(ids) == rows, "adapter_ids: {} for {} tokens", ids.size(), rows);
   for (std::size_t i = 0; i < adapters.size(); ++i) {
     const LoraAdapter* adapter = adapters[i];
     need(adapter != nullptr, "adapter {} is null", i);

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The ordered sum of expert parallelism.
 #include <algorithm>
+#include <string>
+
+#include "core/error.h"
 
 #include "sluice/routing.h"
 
@@ -8,6 +11,14 @@ namespace sluice {
 
 void combine(const Routing& routing, std::span<const std::int32_t> row_of_slot, const float* rows, int hidden,
              float* output) {
+  require(std::ssize(row_of_slot) == std::ptrdiff_t{routing.tokens} * routing.top_k,
+          ErrorKind::invalid_argument, [&] {
+            return ErrorInfo{.code = "bad_rows",
+                             .what = "combine: " + std::to_string(row_of_slot.size()) + " rows for " +
+                                     std::to_string(routing.tokens) + " tokens of " +
+                                     std::to_string(routing.top_k),
+                             .todo = "Give row_of_slot[tokens * top_k], -1 for slots that nobody computed"};
+          });
   for (int token = 0; token < routing.tokens; ++token, output += hidden) {
     std::fill_n(output, hidden, 0.0f);
     for (int j = 0; j < routing.top_k; ++j) {

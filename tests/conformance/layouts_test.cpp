@@ -85,7 +85,7 @@ Dispatch dispatch(const Problem& problem, int local_experts, bool batched, Mine 
   made.output.assign(made.hidden.size(), kUnwritten);
   made.weights.assign(made.slots.size(), 1.0f);
   const std::vector<std::int32_t>& adapters = problem.lora().ids;
-  if (!adapters.empty()) made.adapter_ids.assign(made.slots.size(), -1);
+  if (!adapters.empty()) made.adapter_ids.assign(made.slots.size(), 77);  // nobody may look
   for (std::size_t r = 0; r < made.slots.size(); ++r) {
     if (made.slots[r] < 0) continue;
     std::memcpy(made.hidden.data() + r * hidden,

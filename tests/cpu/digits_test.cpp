@@ -65,16 +65,13 @@ TYPED_TEST(CpuDigits, AddUpToTheValue) {
   }
 }
 
-TYPED_TEST(CpuDigits, HoldSmallIntegersAndTheLargestExactly) {
+TYPED_TEST(CpuDigits, HoldSmallIntegersAndLargeNumbersExactly) {
   std::vector<float> row(64);
   for (int i = 0; i < 32; ++i) row[i] = static_cast<float>((i - 16) * 131072 - i);  // up to 2^21
-  row[40] = std::numeric_limits<float>::max();
+  row[40] = 0x1p127f;
   row[41] = -0x1.8p110f;
   const std::vector<double> got = back(this->convert(row), 64);
-  for (int i = 0; i < 32; ++i) EXPECT_EQ(got[i], row[i]) << i;
-  // Too near the next power of two for 23 bits: a step twice as large.
-  EXPECT_EQ(got[40], 0x1p128);
-  EXPECT_EQ(got[41], row[41]);
+  for (int i = 0; i < 64; ++i) EXPECT_EQ(got[i], row[i]) << i;
 }
 
 TYPED_TEST(CpuDigits, KeepBf16InputsUnlessTheyAre2ToThe14Smaller) {
@@ -86,7 +83,7 @@ TYPED_TEST(CpuDigits, KeepBf16InputsUnlessTheyAre2ToThe14Smaller) {
 
 TYPED_TEST(CpuDigits, StartAtMinusTwelveOfTheirSums) {
   Draw draw(2);
-  std::vector<float> row(32);
+  std::vector<float> row(320);
   for (float& value : row) value = static_cast<float>(draw.normal());
   const TypeParam unit = this->convert(row)[0];
   for (int d = 0; d < TypeParam::kDigits; ++d) {
@@ -102,17 +99,39 @@ TYPED_TEST(CpuDigits, ZerosAndTheSmallestNumbers) {
   std::vector<float> row(64);
   row[32] = 0x1p-105f;
   row[33] = 0x1p-126f;
-  row[34] = 0x1p-130f;  // below the smallest step
   const std::vector<double> got = back(this->convert(row), 64);
-  for (int i = 0; i < 32; ++i) EXPECT_EQ(got[i], 0) << i;
-  EXPECT_EQ(got[32], 0x1p-105);
-  EXPECT_EQ(got[33], 0x1p-126);
-  EXPECT_EQ(got[34], 0);
+  for (int i = 0; i < 64; ++i) EXPECT_EQ(got[i], row[i]) << i;
 }
 
-TYPED_TEST(CpuDigits, RefuseWhatIsNotFinite) {
-  for (float value : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
-                      -std::numeric_limits<float>::infinity()}) {
+/// A row that fixed point would lose more of than float32 sums do goes to the float32 kernel.
+TYPED_TEST(CpuDigits, RefuseWhatTheyWouldLose) {
+  std::vector<TypeParam> out(10);
+  const auto takes = [&](const std::vector<float>& row) {
+    return cpu::to_digits(row.data(), static_cast<int>(row.size()), out.data());
+  };
+  std::vector<float> row(32, 0.05f);
+  EXPECT_TRUE(takes(row));
+  row[0] = 0x1p20f;  // one of these, and nothing is left of the others
+  EXPECT_FALSE(takes(row));
+  std::fill(row.begin() + 1, row.end(), 0.0f);
+  EXPECT_TRUE(takes(row)) << "nothing is lost of zeros";
+  row[1] = 0x1p-130f;
+  row[0] = 0x1p-105f;
+  EXPECT_FALSE(takes(row)) << "below the smallest step";
+
+  Draw draw(3);
+  std::vector<float> wide(320);
+  for (float& value : wide) value = static_cast<float>(draw.normal());
+  EXPECT_TRUE(takes(wide));
+  wide[100] = 30;
+  EXPECT_TRUE(takes(wide));
+  wide[100] = 10000;
+  EXPECT_FALSE(takes(wide));
+}
+
+TYPED_TEST(CpuDigits, RefuseWhatIsNotFiniteOrWouldNotStaySo) {
+  for (float value : {std::numeric_limits<float>::max(), std::numeric_limits<float>::quiet_NaN(),
+                      std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
     std::vector<float> row(64, 1.0f);
     row[63] = value;
     std::vector<TypeParam> out(2);

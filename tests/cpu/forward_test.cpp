@@ -63,6 +63,20 @@ TEST_P(CpuForward, NormalNumbersAreWithinRounding) {
   for (Format format : all_formats()) check_close(plain_spec(format, 256, 128), {1, 4, 20});
 }
 
+/// One column far larger than its neighbours, which rows with a zero weight there must not notice.
+TEST_P(CpuForward, OutliersAreWithinRounding) {
+  for (const char* name : {"mxfp4", "nvfp4"})
+    for (const float outlier : {30.0f, 1000.0f, 1e6f})
+      for (const int tokens : {1, 5}) {
+        ExpertsSpec spec = plain_spec(format_named(name), 256, 128);
+        spec.experts = spec.local_experts = spec.top_k = 1;
+        DrawnLayer layer = draw_layer(spec, Numbers::normal, 7);
+        DrawnCall call = retype(spec, draw_call(spec, tokens, Numbers::normal, 11), DType::f32);
+        call.set(spec, tokens - 1, 40, outlier * 1.2345678f);
+        expect_close(layer, call);
+      }
+}
+
 TEST_P(CpuForward, EveryActivation) {
   Activations::everything().each([&](Activation activation) {
     ExpertsSpec spec = plain_spec(format_named("bf16"), 64, 48);

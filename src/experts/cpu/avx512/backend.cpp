@@ -53,7 +53,7 @@ constinit const Backend kCpuAvx512{
             .weights = cpu::kWeights,
             .activations = Activations::everything(),
             .features = cpu::kFeatures,
-            .calls = CallModes::everything()},
+            .calls = cpu::kCalls},
     .pack = pack,
     .packed_bytes = packed_bytes,
     .kernels = kernels,

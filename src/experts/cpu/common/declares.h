@@ -15,4 +15,7 @@ inline constexpr FeatureSet kFeatures =
                   feature::Saturation, feature::ExpertMap, feature::WeightOnInput, feature::SharedExpert,
                   feature::MixedFormats, feature::Lora>();
 
+inline constexpr NameSet<struct CallModeTag> kCalls =
+    CallModes::set<call::Contiguous, call::Batched, call::BatchInvariant>();
+
 }  // namespace sluice::cpu

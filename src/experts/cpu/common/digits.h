@@ -6,10 +6,10 @@
 // products come 32 in a 256-bit instruction, where float32 has 8 (docs/decisions/009-digits.md).
 //
 // 32 columns of a token share a step, a power of two: x = X * step, |X| <= 127 (1 + 2^8 + 2^16), nearly 2^23.
-// The largest of them keeps its 24 bits but one, the others the bits that are at or above its last one. X is
-// written in balanced digits, 3 of 8 bits for one token of an expert or 2 of 12 bits for several, in the
-// order of the kernels' instructions: line l of codes (8 columns, a dword a row) gives the columns 8l + {0,
-// 2, 4, 6} in its low nibbles and 8l + {1, 3, 5, 7} in its high ones.
+// The largest of them keeps its 24 bits but one or two, the others the bits that are at or above its last
+// one. X is written in balanced digits, 3 of 8 bits for one token of an expert or 2 of 12 bits for several,
+// in the order of the kernels' instructions: line l of codes (8 columns, a dword a row) gives the columns 8l
+// + {0, 2, 4, 6} in its low nibbles and 8l + {1, 3, 5, 7} in its high ones.
 //
 // This header is compiled for every instruction set: no functions.
 #pragma once

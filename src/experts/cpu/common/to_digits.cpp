@@ -22,12 +22,52 @@ float power_of_two(int exponent) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(exponent + 127) << 23);
 }
 
+/// What a row loses may be this much of what float32 sums lose of its smaller values: the root of the sum of
+/// squares of its rounding errors against 2^-24 of the sum of all but each step's largest value. Weights that
+/// are zero where a step's largest value is see only the others, and the gate of testing/closeness.h is 4.
+constexpr double kMostLost = 0.75;
+
 struct Fixed {
   float step;
   std::int32_t value[kDigitColumns];
 };
 
-bool to_fixed(const float* x, Fixed& out) {
+/// The errors of a row so far, and the values that they are measured against.
+struct Loss {
+  double squares = 0, values = 0;
+
+  /// One step's: everything in steps, so that nothing over- or underflows.
+  void add(const float (&scaled)[kDigitColumns], const std::int32_t (&value)[kDigitColumns], float step) {
+    constexpr int kLanes = 8;  // sums side by side, which the compiler makes vectors of
+    float squares_of[kLanes] = {}, values_of[kLanes] = {}, largest[kLanes] = {};
+    for (int i = 0; i < kDigitColumns; i += kLanes)
+      for (int lane = 0; lane < kLanes; ++lane) {
+        const float error = scaled[i + lane] - static_cast<float>(value[i + lane]);
+        const float magnitude =
+            std::bit_cast<float>(std::bit_cast<std::uint32_t>(scaled[i + lane]) & 0x7FFFFFFFu);
+        squares_of[lane] += error * error;
+        values_of[lane] += magnitude;
+        largest[lane] = std::max(largest[lane], magnitude);
+      }
+    float all_squares = 0, all_values = 0, most = 0;
+    for (int lane = 0; lane < kLanes; ++lane) {
+      all_squares += squares_of[lane];
+      all_values += values_of[lane];
+      most = std::max(most, largest[lane]);
+    }
+    squares += static_cast<double>(all_squares) * step * step;
+    values += (static_cast<double>(all_values) - most) * step;
+  }
+
+  bool too_much() const {
+    const double most = kMostLost * 0x1p-24 * values;
+    return squares > most * most;
+  }
+};
+
+/// False for what has no fixed point: NaN, infinity, and numbers so large that rounding would make them
+/// infinite.
+bool to_fixed(const float* x, Fixed& out, Loss& loss) {
   // Signed, as SSE2 compares: bits of floats without their sign are in the order of the magnitudes.
   std::int32_t largest = 0;
   for (int i = 0; i < kDigitColumns; ++i)
@@ -36,15 +76,18 @@ bool to_fixed(const float* x, Fixed& out) {
   // The least exponent with |x| * 2^(kFixedBits - exponent) <= kMostFixed.
   const int more = (largest & kFractionBits) >= kMostFraction;
   const int exponent = std::max((largest >> 23) - 126 + more, kLeastExponent);
+  if (exponent > 128) return false;
   out.step = power_of_two(exponent - kFixedBits);
   const float up = power_of_two(kFixedBits - exponent);
+  float scaled[kDigitColumns];
   for (int i = 0; i < kDigitColumns; ++i) {
-    const float scaled = x[i] * up;
+    scaled[i] = x[i] * up;
     // 2^23 with the sign of x: adding it leaves no room for a fraction, which is rounded to nearest even.
     const float shift =
-        std::bit_cast<float>((std::bit_cast<std::uint32_t>(scaled) & 0x80000000u) | 0x4B000000u);
-    out.value[i] = static_cast<std::int32_t>((scaled + shift) - shift);
+        std::bit_cast<float>((std::bit_cast<std::uint32_t>(scaled[i]) & 0x80000000u) | 0x4B000000u);
+    out.value[i] = static_cast<std::int32_t>((scaled[i] + shift) - shift);
   }
+  loss.add(scaled, out.value, out.step);
   return true;
 }
 
@@ -88,9 +131,10 @@ void put(const std::int32_t (&digit)[kDigitColumns], int d, WordDigits& out) {
 template <class Digits>
 bool convert(const float* row, int columns, Digits* out) {
   Fixed fixed;
+  Loss loss;
   std::int32_t digit[kDigitColumns];
   for (int u = 0; u < units(columns); ++u, row += kDigitColumns, ++out) {
-    if (!to_fixed(row, fixed)) return false;
+    if (!to_fixed(row, fixed, loss)) return false;
     out->step = fixed.step;
     for (int d = 0; d < Digits::kDigits; ++d) {
       split<Digits::kBits>(fixed.value, digit);
@@ -105,7 +149,7 @@ bool convert(const float* row, int columns, Digits* out) {
       out->start[kWhole][d] = -kE2m1Zero * (half[0] + half[1]);
     }
   }
-  return true;
+  return !loss.too_much();
 }
 
 }  // namespace

@@ -12,7 +12,9 @@ namespace sluice::cpu {
 std::size_t digit_bytes(int columns);
 
 /// Writes `columns` values, rounded up to whole steps; the row must be readable and zero up to there. False,
-/// with nothing written that may be used, when a value is not finite: it has no fixed point.
+/// with nothing written that may be used, when a value is not finite, or when so few values are so much
+/// larger than the others of their 32 columns that fixed point would cost more than float32 sums do. Depends
+/// on the row alone.
 [[nodiscard]] bool to_digits(const float* row, int columns, ByteDigits* out);
 [[nodiscard]] bool to_digits(const float* row, int columns, WordDigits* out);
 
