@@ -91,9 +91,10 @@ class Layer {
   std::size_t workspace_bytes(int tokens) const;
 
   /// Computes. Allocates nothing; safe to call from several threads with different workspaces. Throws
-  /// invalid_argument for views that contradict the spec and for token ids outside the router's table; no
-  /// other value is refused. A NaN in `hidden` gives NaN where the routing is given. The layer's own router
-  /// makes NaN logits of it, which select no expert: ids of -1, and a routed part of zero.
+  /// invalid_argument for views that contradict the spec, for token ids outside the router's table and
+  /// adapter ids outside the adapters; no other value is refused. A NaN in `hidden` gives NaN where the
+  /// routing is given. The layer's own router makes NaN logits of it, which select no expert: ids of -1, and
+  /// a routed part of zero.
   void run(const LayerCall& call) const;
 
   /// Bytes of workspace with which a call on rows runs `rows` used rows at a time; as workspace_bytes.

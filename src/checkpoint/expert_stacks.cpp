@@ -103,30 +103,33 @@ std::vector<ExpertWeights> read_separate_stacks(TensorReader& reader, const Laye
   });
 }
 
-std::vector<ExpertWeights> read_fused_stacks(TensorReader& reader, const LayerBlueprint& blueprint,
-                                             const Quantisation& quantisation) {
+namespace {
+
+/// A stack of gate and up and one of down, both read by `read`.
+template <class Read>
+std::vector<ExpertWeights> read_halves(TensorReader& reader, const LayerBlueprint& blueprint,
+                                       const Quantisation& quantisation, Read read) {
   const std::string both = stack_of(blueprint, blueprint.names.up),
                     down = stack_of(blueprint, blueprint.names.down);
   const std::int64_t width = blueprint.intermediate, hidden = blueprint.hidden;
   return EachExpert(reader).of(blueprint.router.experts, [&] {
     const auto [gate, up] =
-        halves_of(read_module(reader, quantisation, both, {2 * width, hidden}), reader.files(), both);
+        halves_of(read(reader, quantisation, both, MatrixShape{2 * width, hidden}), reader.files(), both);
     return ExpertWeights{
-        .gate = gate, .up = up, .down = read_module(reader, quantisation, down, {hidden, width})};
+        .gate = gate, .up = up, .down = read(reader, quantisation, down, MatrixShape{hidden, width})};
   });
+}
+
+}  // namespace
+
+std::vector<ExpertWeights> read_fused_stacks(TensorReader& reader, const LayerBlueprint& blueprint,
+                                             const Quantisation& quantisation) {
+  return read_halves(reader, blueprint, quantisation, read_module);
 }
 
 std::vector<ExpertWeights> read_transposed_stacks(TensorReader& reader, const LayerBlueprint& blueprint,
                                                   const Quantisation& quantisation) {
-  const std::string both = stack_of(blueprint, blueprint.names.up),
-                    down = stack_of(blueprint, blueprint.names.down);
-  const std::int64_t width = blueprint.intermediate, hidden = blueprint.hidden;
-  return EachExpert(reader).of(blueprint.router.experts, [&] {
-    const auto [gate, up] =
-        halves_of(read_transposed(reader, quantisation, both, {2 * width, hidden}), reader.files(), both);
-    return ExpertWeights{
-        .gate = gate, .up = up, .down = read_transposed(reader, quantisation, down, {hidden, width})};
-  });
+  return read_halves(reader, blueprint, quantisation, read_transposed);
 }
 
 }  // namespace sluice::checkpoint

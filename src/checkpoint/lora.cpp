@@ -186,6 +186,10 @@ class AdapterReader {
   }
 
   void read_stack(const Pair& pair, const LayerSpec& spec, std::vector<LoraExpert>& experts) const {
+    if (!rule_.known)
+      refuse(ErrorKind::unsupported, "lora_stack_order", pair.a_name,
+             "the experts of this family are a transposed stack, for which PEFT's order of A and B is not "
+             "known here");
     const ExpertsSpec& routed = spec.routed;
     const std::string parameter = parameter_of(pair), module = pair.name.module + "." + parameter;
     const bool down = parameter == "down_proj";

@@ -69,6 +69,7 @@ LoraDelta up_of(LoraDelta both, GateUp order) {
 
 StackRule stack_rule(std::string_view model_type) {
   if (model_type == "gpt_oss") return {.gate_up = GateUp::turns, .transposed = true};
+  if (model_type == "llama4" || model_type == "llama4_text") return {.known = false};
   return {};
 }
 

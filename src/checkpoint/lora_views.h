@@ -41,6 +41,8 @@ LoraDelta up_of(LoraDelta both, GateUp order);
 struct StackRule {
   GateUp gate_up = GateUp::halves;
   bool transposed = false;
+  /// False where PEFT's versions are not known to agree on the order of the stack's dimensions.
+  bool known = true;
 };
 StackRule stack_rule(std::string_view model_type);
 

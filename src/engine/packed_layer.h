@@ -18,8 +18,8 @@ namespace sluice {
 /// Where the parts of a workspace lie, in bytes from an aligned start. The size query and the forward call
 /// both read this, so they cannot disagree.
 struct WorkspaceLayout {
-  // One place, used in turn: by the router, then by the routed experts' kernel, then by the shared expert's.
-  std::size_t kernel = 0;
+  // The first place is used in turn: by the router, then by the routed experts' kernel, then by the shared
+  // expert's.
   std::size_t router_rows = 0, logits = 0, top_k = 0;
 
   std::size_t ids = 0, weights = 0;
@@ -27,9 +27,8 @@ struct WorkspaceLayout {
   std::size_t bytes = 0;  // in all, with what aligning the start may cost
 };
 
-/// The same of a call on rows.
+/// The same of a call on rows. The kernel's place comes first.
 struct RowsLayout {
-  std::size_t kernel = 0;
   std::size_t rows = 0, ids = 0, weights = 0, adapter_ids = 0;
   std::size_t bytes = 0;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A call's views fit the layer. Shapes only: the values of a call are never refused, except token ids, which
-// index the router's table.
+// A call's views fit the layer. Shapes only: the values of a call are never refused, except those that
+// index something: token ids the router's table, adapter ids the adapters, offsets and counts the rows.
 #include <fmt/format.h>
 
 #include <algorithm>

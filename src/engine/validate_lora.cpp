@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A call's adapters fit the layer: shapes and ranks, not values.
+// A call's adapters fit the layer: shapes, ranks, and a scale that is finite.
 #include <fmt/format.h>
 
 #include <algorithm>

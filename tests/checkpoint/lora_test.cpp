@@ -13,6 +13,7 @@
 #include "format/scales.h"
 #include "sluice/checkpoint.h"
 #include "sluice/error.h"
+#include "testing/sample.h"
 
 namespace sluice {
 namespace {
@@ -229,6 +230,27 @@ TEST(LoraStacks, OneParameterIsNotNested) {
 }
 
 // ---- what is refused
+
+/// Llama-4's stacks are transposed as gpt-oss's are, but PEFT may not know: to guess would be to add garbage.
+TEST(LoraStacks, OfLlama4AreNotGuessedAt) {
+  const testing::TemporaryDirectory directory;
+  testing::write_sample("llama-4", directory.path().string(), 1);
+  const Checkpoint model = Checkpoint::open(directory.path().string());
+  const int layer = model.info().moe_layers.front();
+  const ExpertsSpec spec = model.spec(layer).routed;
+  Adapter adapter;
+  adapter.config = R"({"peft_type": "LORA", "peft_version": "0.19.1", "r": 3, "lora_alpha": 6,
+                       "target_parameters": ["feed_forward.experts.down_proj"]})";
+  const std::string experts = "model.layers." + std::to_string(layer) + ".feed_forward.experts.";
+  adapter.add(experts + "lora_A.weight", 3 * spec.experts, spec.intermediate);
+  adapter.add(experts + "lora_B.weight", spec.hidden, 3 * spec.experts);
+  try {
+    (void)adapter.open(model);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.info().code, "lora_stack_order") << error.what();
+  }
+}
 
 /// A good adapter for qwen3_moe_fp8_block, spoilt.
 struct Spoilt {

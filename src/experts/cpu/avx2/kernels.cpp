@@ -108,7 +108,7 @@ struct Vector {
   }
 };
 
-/// 32 bytes hold 8 columns of 8 rows, a dword a row, nibble i column i. Only inputs that are not finite come
+/// 32 bytes hold 8 columns of 8 rows, a dword a row, nibble i column i. Only rows that have no digits come
 /// this way (kernel.h), so this is short rather than fast.
 struct Fp4 {
   static constexpr int kStep = 8;

@@ -19,7 +19,7 @@ constexpr double kShareOfBandwidth = 0.85;
 constexpr double kDecodeFlops = 4;
 /// What does not overlap of the shorter of memory and arithmetic.
 constexpr double kUnhidden = 1.0 / 8;
-/// Four parallel loops and the grouping.
+/// The parallel loops of a call and the grouping.
 constexpr double kFixedUs = 5;
 
 /// Lanes of the arithmetic that `peak_gflops` counts.

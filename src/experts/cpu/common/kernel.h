@@ -37,8 +37,8 @@ struct DigitKernels {
   Multiply one, several;
 };
 
-/// One entry a layout of layout.h. A layout with digit kernels has `multiply` for inputs without a fixed
-/// point: NaN and infinities.
+/// One entry a layout of layout.h. A layout with digit kernels has `multiply` for rows that to_digits
+/// refuses: NaN, infinities, and values that fixed point would lose too much of.
 struct KernelTable {
   int lanes;
   Multiply f32, f16, bf16, mxfp4, nvfp4, mxfp8, fp8_block128, fp8_rows;

@@ -8,8 +8,8 @@
 // With few tokens weights are decoded into registers and used there: memory is the limit, or the decoding.
 // With more a panel of decoded float32 is made once for all of them, small enough for the first-level cache,
 // and multiply-adds are the limit. Both sum in the order that kChain describes, so a token's result does not
-// depend on its company. Formats with digits (multiply_digits.h) come here only for inputs that are not
-// finite.
+// depend on its company. Formats with digits (multiply_digits.h) come here only for rows that have
+// none (to_digits.h).
 #pragma once
 
 #include <cstddef>

@@ -26,7 +26,7 @@ struct Workspace {
   float* mid = nullptr;               // [positions, mid_stride]
   float* out = nullptr;               // [positions, out_stride], before weights and biases
   std::byte* digits = nullptr;        // [positions, digits_stride] of the input, then of `mid`
-  bool* fixed = nullptr;              // [positions] whether the digits hold the row: all of it is finite
+  bool* fixed = nullptr;              // [positions] whether the digits hold the row (to_digits.h)
   // Only for a layer that takes adapters.
   const LoraExpert** deltas = nullptr;  // [positions] what its token's adapter adds; null for nothing
   float* low = nullptr;                 // [positions, 2, low_stride] scale A x of gate, or later down; of up
