@@ -186,10 +186,6 @@ class AdapterReader {
   }
 
   void read_stack(const Pair& pair, const LayerSpec& spec, std::vector<LoraExpert>& experts) const {
-    if (!rule_.known)
-      refuse(ErrorKind::unsupported, "lora_stack_order", pair.a_name,
-             "the experts of this family are a transposed stack, for which PEFT's order of A and B is not "
-             "known here");
     const ExpertsSpec& routed = spec.routed;
     const std::string parameter = parameter_of(pair), module = pair.name.module + "." + parameter;
     const bool down = parameter == "down_proj";
@@ -222,7 +218,7 @@ class AdapterReader {
     };
     const std::string why =
         fmt::format("rank {}, {} experts of [{}, {}]", stack.rank, stack.experts, out, in);
-    if (rule_.transposed || !fits(swapped)) {
+    if (rule_.order == StackOrder::inputs_first || !fits(swapped)) {
       require_shapes(pair, plain, why);
       return false;
     }
@@ -232,7 +228,8 @@ class AdapterReader {
              "the weight is square and adapter_config.json has no peft_version: before 0.19 lora_A and "
              "lora_B stand "
              "in each other's place");
-    return !*config_.stacks_read_inputs();
+    // What PEFT takes for the inputs are the outputs of a stack that it does not know to be transposed.
+    return *config_.stacks_read_inputs() == (rule_.order == StackOrder::inputs_first_unmarked);
   }
 
   const TensorFile& file_;

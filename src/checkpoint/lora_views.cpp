@@ -68,8 +68,9 @@ LoraDelta up_of(LoraDelta both, GateUp order) {
 }
 
 StackRule stack_rule(std::string_view model_type) {
-  if (model_type == "gpt_oss") return {.gate_up = GateUp::turns, .transposed = true};
-  if (model_type == "llama4" || model_type == "llama4_text") return {.known = false};
+  if (model_type == "gpt_oss") return {.gate_up = GateUp::turns, .order = StackOrder::inputs_first};
+  if (model_type == "llama4" || model_type == "llama4_text")
+    return {.order = StackOrder::inputs_first_unmarked};
   return {};
 }
 

@@ -27,8 +27,7 @@ LoraMatrix matrix_of(const TensorView& tensor);
 LoraMatrix transposed(LoraMatrix matrix);
 /// The stack's parts for one expert, where A reads the weight's inputs.
 LoraDelta plain_part(const LoraStack& stack, std::int64_t expert);
-/// And where A reads the weight's outputs, so that A and B trade places: W is [experts, out, in] and PEFT
-/// before 0.19 took the first of them for the input.
+/// And where A reads the weight's outputs, so that A and B trade places (StackOrder).
 LoraDelta swapped_part(const LoraStack& stack, std::int64_t expert);
 
 /// How the rows of a gate_up weight are shared out.
@@ -36,13 +35,19 @@ enum class GateUp : std::uint8_t { halves, turns };
 LoraDelta gate_of(LoraDelta both, GateUp order);
 LoraDelta up_of(LoraDelta both, GateUp order);
 
-/// The order in which transformers fuses gate and up for a model_type, and whether its stacks are stored as
-/// [experts, in, out].
+/// What PEFT takes the last dimension of a stack [experts, ., .] for: since 0.19 it reads the weight's inputs
+/// there, and before it read the first one's.
+enum class StackOrder : std::uint8_t {
+  outputs_first,          // [experts, out, in]
+  inputs_first,           // [experts, in, out], and the model says so (is_transposed)
+  inputs_first_unmarked,  // [experts, in, out], which PEFT does not know: A reads the weight's outputs
+};
+
+/// The order in which transformers fuses gate and up for a model_type, and how it stores its stacks. Tested
+/// against adapters that PEFT wrote (tests/data/adapters).
 struct StackRule {
   GateUp gate_up = GateUp::halves;
-  bool transposed = false;
-  /// False where PEFT's versions are not known to agree on the order of the stack's dimensions.
-  bool known = true;
+  StackOrder order = StackOrder::outputs_first;
 };
 StackRule stack_rule(std::string_view model_type);
 
