@@ -65,6 +65,47 @@ std::string backends_table(const std::vector<BackendInfo>& backends) {
   return text;
 }
 
+/// What of {flat, contiguous, batched} x {without, with adapters} a backend has.
+std::string cell(const BackendInfo& backend) {
+  std::vector<std::string> layouts{"flat"};
+  for (const char* layout : {"contiguous", "batched"})
+    if (has(backend.calls, layout)) layouts.emplace_back(layout);
+  const bool lora = has(backend.features, "lora");
+  if (lora && layouts.size() == 3) return "all";
+  return fmt::format("{}{}", fmt::join(layouts, ", "), lora ? ", lora" : "");
+}
+
+/// A row for each format and a column for each activation.
+std::string cells_table(const BackendInfo& backend) {
+  std::vector<std::string> head{"`" + backend.name + "`"};
+  for (std::string_view activation : sluice::Activation::all())
+    head.push_back(fmt::format("`{}`", activation));
+  std::string text = header(head);
+  for (std::string_view format : sluice::Format::all()) {
+    std::vector<std::string> cells{fmt::format("`{}`", format)};
+    for (std::string_view activation : sluice::Activation::all())
+      cells.push_back(has(backend.formats, format) && has(backend.activations, activation) ? cell(backend)
+                                                                                           : "no");
+    text += row(cells);
+  }
+  return text;
+}
+
+std::string combinations(const std::vector<BackendInfo>& backends) {
+  std::string text =
+      "\n## Every combination\n\n"
+      "A cell is a format x an activation in the three layouts (flat, contiguous rows, batched rows), "
+      "without "
+      "and with LoRA\n"
+      "adapters, with every parameter of the activation and every bias. \"all\" is all six of them. Each "
+      "cell "
+      "is two tests:\n\n"
+      "```sh\nbuild/dev/tests/conformance/test_conformance --gtest_filter='Support/*cpu_avx2_mxfp4_silu'\n"
+      "```\n";
+  for (const BackendInfo& backend : backends) text += "\n" + cells_table(backend);
+  return text;
+}
+
 std::string page(const std::vector<BackendInfo>& backends) {
   return "# What runs what\n\n"
          "Written by `scripts/update-docs` from what the backends declare; do not edit. Everything that is "
@@ -77,7 +118,8 @@ std::string page(const std::vector<BackendInfo>& backends) {
          matrix("format", sluice::Format::all(), backends, &BackendInfo::formats) + "\n## Activations\n\n" +
          matrix("activation", sluice::Activation::all(), backends, &BackendInfo::activations) +
          "\n## Features\n\n" + matrix("feature", features_of(backends), backends, &BackendInfo::features) +
-         "\n## Calls\n\n" + matrix("call", sluice::CallMode::all(), backends, &BackendInfo::calls);
+         "\n## Calls\n\n" + matrix("call", sluice::CallMode::all(), backends, &BackendInfo::calls) +
+         combinations(backends);
 }
 
 }  // namespace
