@@ -22,10 +22,11 @@ TEST_P(DeclaredTest, ExactNumbersBitForBit) {
     for (const int tokens : {1, 9}) Problem(made, Numbers::exact, {.tokens = tokens}).check(backend);
 }
 
+/// One token; several are what cells_test has.
 TEST_P(DeclaredTest, NoisyNumbersWithinRoundings) {
   const Backend& backend = *GetParam();
   for (const Case& made : declared_cases(backend.can))
-    for (const int tokens : {1, 9}) Problem(made, Numbers::noisy, {.tokens = tokens}).check(backend);
+    Problem(made, Numbers::noisy, {.tokens = 1}).check(backend);
 }
 
 /// At least a tenth of gates and ups exceed the limit, and an output without the clamp would have been
