@@ -73,6 +73,8 @@ struct Refused {
 
 // clang-format off
 const Refused kRefused[] = {
+  {"experts_counted_twice", "qwen3-moe", [](EditableModel& m) { add(m, "num_experts", "\"num_local_experts\": 5"); },
+   "config_contradiction", "num_local_experts"},
     {"short_routed_list", "step-3.5", [](auto& m) { set(m, "swiglu_limits", "[0, 0, 7]"); },
      "short_layer_list", "swiglu_limits has 3 entries, the model has 4 layers"},
     {"short_shared_list", "step-3.5", [](auto& m) { set(m, "swiglu_limits_shared", "[16]"); },

@@ -58,7 +58,7 @@ def keep_only_moe(directory):
     """The other tensors are of no use to a library of MoE layers."""
     path = os.path.join(directory, "model.safetensors")
     tensors = load_file(path)
-    kept = {k: v.contiguous() for k, v in tensors.items() if ".mlp." in k or ".feed_forward." in k}
+    kept = {k: v.contiguous() for k, v in tensors.items() if any(part in k for part in (".mlp.", ".feed_forward.", "_moe."))}
     save_file(kept, path, metadata={"format": "pt"})
 
 

@@ -61,7 +61,12 @@ void refuse_unknown_limits(const Config& config, std::initializer_list<std::stri
 }
 
 RouterSpec read_router(const Config& config, std::string_view experts_key, Score score) {
-  const int experts = config.integer(experts_key, limits::kExperts);
+  // transformers 5 writes num_local_experts for many families that were published with num_experts.
+  constexpr std::string_view kResaved = "num_local_experts";
+  const bool resaved = !config.has(experts_key) && config.has(kResaved);
+  const int experts = config.integer(resaved ? kResaved : experts_key, limits::kExperts);
+  if (!resaved && config.has(kResaved) && config.integer(kResaved, limits::kExperts) != experts)
+    config.refuse("config_contradiction", kResaved, fmt::format("{} is {}", experts_key, experts));
   const int top_k = config.integer("num_experts_per_tok", limits::kExperts);
   if (top_k > experts)
     config.refuse("config_out_of_range", "num_experts_per_tok",

@@ -141,7 +141,8 @@ Activation read_activation(const Config& config, std::string_view key = "hidden_
 /// define: a limit that nobody applies makes outputs wrong in silence.
 void refuse_unknown_limits(const Config& config, std::initializer_list<std::string_view> known_keys);
 
-/// Experts and experts a token, checked against each other.
+/// Experts and experts a token, checked against each other. A file that transformers 5 saved may have
+/// num_local_experts in place of `experts_key`.
 RouterSpec read_router(const Config& config, std::string_view experts_key, Score score);
 
 }  // namespace sluice::checkpoint
