@@ -22,12 +22,12 @@ class LayerReader {
       : files_(files), plan_(plan), depth_(depth), block_(fmt::format("blk.{}.", plan.layer)) {}
 
   LayerParts read() {
-    LayerParts layer;
-    LayerWeights& weights = layer.weights;
     RouterSpec router = plan_.router;
+    LayerWeights weights;
     weights.router = read_router(router);
     weights.routed = read_routed();
-    layer.spec = {.routed = experts_spec(weights.routed.front()), .router = router};
+    LayerParts layer{.spec = {.routed = experts_spec(weights.routed.front()), .router = router},
+                     .weights = std::move(weights)};
     if (plan_.shared) read_shared(layer);
     layer.activation_scales = check_all_used();
     return layer;
@@ -329,8 +329,7 @@ class LayerReader {
 }  // namespace
 
 LayerParts build_gguf_layer(const GgufFiles& files, const GgufLayerPlan& plan, Depth depth) {
-  LayerParts layer = LayerReader(files, plan, depth).read();
-  return layer;
+  return LayerReader(files, plan, depth).read();
 }
 
 std::int64_t gguf_layer_bytes(const GgufFiles& files, int layer) {
