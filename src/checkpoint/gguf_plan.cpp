@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
 
 #include "checkpoint/families/family.h"
 #include "checkpoint/gguf_architectures.h"
@@ -33,6 +32,7 @@ class Planner {
 
   GgufPlan plan() {
     count_layers();
+    refuse_unknown_limits();
     const GgufLayerPlan pattern = read_pattern();
     for (const int layer : sparse_layers()) plan_.moe_layers.push_back(of_layer(pattern, layer));
     if (!known_)
@@ -268,7 +268,6 @@ class Planner {
   }
 
   GgufLayerPlan of_layer(GgufLayerPlan plan, int layer) {
-    refuse_unknown_limits();
     plan.layer = layer;
     plan.intermediate = wide_of(layer);
     plan.params = limit_of("swiglu_clamp_exp", layer);

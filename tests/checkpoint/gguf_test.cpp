@@ -10,6 +10,7 @@
 #include "editable_model.h"
 #include "format/geometry.h"
 #include "sluice/checkpoint.h"
+#include "sluice/error.h"
 #include "testing/gguf_writer.h"
 
 namespace sluice {
@@ -122,7 +123,8 @@ TEST(Gguf, DefaultsAreTheArchitectures) {
   EXPECT_TRUE(spec.routed.weight_on_input);
   EXPECT_EQ(spec.router.score.str(), "sigmoid_selected");
   std::string said;
-  for (const std::string& note : open(base("qwen3moe")).info().notes) said += note + "\n";
+  const Checkpoint qwen = open(base("qwen3moe"));
+  for (const std::string& note : qwen.info().notes) said += note + "\n";
   EXPECT_NE(said.find("qwen3moe.expert_weights_norm is not in the file; true"), said.npos) << said;
 }
 
@@ -205,7 +207,7 @@ const Wrong kWrong[] = {
     {"gguf_unknown_tensor_type", [](auto& f) { f.tensors[4].type = 4; }},
     {"gguf_partial_block", [](auto& f) { f.tensors[1].ne[0] = 33; }},
     {"gguf_misaligned", [](auto& f) { f.tensors[4].offset = 8; }},
-    {"gguf_out_of_range", [](auto& f) { f.tensors[4].offset = std::uint64_t{1} << 40; }},
+    {"gguf_out_of_range", [](auto& f) { f.tensors.back().offset = std::uint64_t{1} << 40; }},
     {"gguf_out_of_range", [](auto& f) { f.tensors.back().bytes.resize(8); }},
     {"gguf_overlap", [](auto& f) { f.tensors[1].offset = 0; }},
     {"gguf_gap", [](auto& f) { f.tensors[0].bytes += std::string(64, 'x'); }},
