@@ -6,6 +6,7 @@
 
 #include <array>
 #include <atomic>
+#include <cmath>
 #include <memory>
 #include <new>
 
@@ -13,6 +14,7 @@
 #include "core/bits.h"
 #include "core/error.h"
 #include "format/bf16.h"
+#include "format/f16.h"
 #include "format/formats.h"
 #include "routing/scores.h"
 #include "testing/draw.h"
@@ -136,12 +138,29 @@ void draw_integer_parts(WeightMatrix& matrix, Draw& draw, Owned& owned) {
   }
 }
 
+/// Random bytes are blocks, but for their binary16 numbers: those become powers of two for which a row sums
+/// to about 1.
+void set_block_numbers(const WeightMatrix& matrix, std::byte* codes) {
+  const format::Geometry& g = geometry(matrix.format);
+  const format::BlockNumbers numbers = format::block_numbers(matrix.format);
+  const bool scaled_scales = g.block_cols == format::kMostBlockCols;  // by 6 or 8 bits
+  const int exponent = scaled_scales ? -9 - g.code_bits - (numbers.minimum < 0 ? 1 : 0) : -4 - g.code_bits;
+  const std::int64_t blocks = matrix.rows * matrix.cols / g.block_cols;
+  for (std::int64_t i = 0; i < blocks; ++i) {
+    std::byte* block = codes + i * g.block_bytes;
+    store(block + numbers.scale, format::float_to_f16(std::ldexp(1.0f, exponent)));
+    if (numbers.minimum >= 0)
+      store(block + numbers.minimum, format::float_to_f16(std::ldexp(1.0f, exponent + g.code_bits - 1)));
+  }
+}
+
 WeightMatrix draw_matrix(WeightMatrix matrix, Draw& draw, Owned& owned) {
   const format::Geometry g = geometry(matrix);
   matrix.row_stride = line_bytes(g, matrix.cols);
   matrix.col_stride = g.code_bits / 8;
   owned.buffers.push_back(draw_bytes(matrix.rows * matrix.row_stride, mask_of_codes(matrix.format), draw));
   matrix.codes = owned.buffers.back().get();
+  if (g.block_cols > 0) set_block_numbers(matrix, owned.buffers.back().get());
   if (g.scaled) {
     const format::ScaleShape shape = format::scale_shape(g, matrix.rows, matrix.cols);
     const DType dtype = scale_type(matrix.format);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hugging Face checkpoints as published: safetensors in one file or in shards with an index, and a
-// config.json. Nothing here touches a network, runs code of a model, or allocates by a number that a file
-// claims before that number was checked against the file's size.
+// Checkpoints as published: of Hugging Face, which are safetensors in one file or in shards with an index and
+// a config.json, and of llama.cpp, which are GGUF in one file or several. Nothing here touches a network,
+// runs code of a model, or allocates by a number that a file claims before that number was checked against
+// the file's size.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +41,7 @@ class TensorFile {
 
 /// What `sluice inspect` prints about a whole model.
 struct ModelInfo {
-  std::string directory;
+  std::string directory;     // or the .gguf file
   std::string family;        // "gpt_oss", "deepseek_v4", ...
   std::string architecture;  // as config.json says
   std::string quantisation;  // scheme in words: "mxfp4", "compressed-tensors nvfp4-pack-quantized", "none"
@@ -54,9 +55,10 @@ struct ModelInfo {
 
 class Checkpoint {
  public:
-  /// `model` is a directory, or a name like "openai/gpt-oss-20b[@revision]" that is looked up in the local
-  /// Hugging Face cache below `cache_root` (the caller resolves HF_HOME; empty means names are not accepted).
-  /// Reads and checks every header and the configuration: corrupt_file, unsupported or io.
+  /// `model` is a directory, a .gguf file (any part of a split one), or a name like
+  /// "openai/gpt-oss-20b[@revision]" that is looked up in the local Hugging Face cache below `cache_root`
+  /// (the caller resolves HF_HOME; empty means names are not accepted). Reads and checks every header and the
+  /// configuration: corrupt_file, unsupported or io.
   static Checkpoint open(const std::string& model, const std::string& cache_root = {});
 
   const ModelInfo& info() const;
@@ -71,6 +73,7 @@ class Checkpoint {
 
  private:
   struct State;
+  static std::shared_ptr<State> open_gguf(const std::string& path);
   std::shared_ptr<const State> state_;
 };
 

@@ -26,7 +26,7 @@
 namespace sluice {
 
 /// How a weight matrix is stored: "f32", "f16", "bf16", "mxfp4", "nvfp4", "fp8_block128", "fp8_channel",
-/// "fp8_tensor", "mxfp8", "int2" to "int8".
+/// "fp8_tensor", "mxfp8", "int2" to "int8", and the blocks of GGUF "q4_0", "q8_0", "q4_k", "q5_k", "q6_k".
 using Format = Name<struct FormatTag>;
 
 /// What happens between the two matrix products: "silu" (clamps first), "silu_then_clamp", "gelu_tanh",
@@ -135,11 +135,20 @@ struct IntegerParts {
   const std::byte* column_groups = nullptr;  // with act-order: int32 [cols], the group of a column
 };
 
+/// How GGUF stores 4-bit floats: `columns` columns of a row take `bytes` bytes, scales and codes together,
+/// and such blocks follow each other along the row. Within a group of columns that share a scale the low
+/// nibbles are its first half and the high ones the second. Read it through format/fp4_blocks.h.
+struct BlockLayout {
+  int columns = 0;  // 0: codes and scales lie apart, and nibbles are neighbours
+  int bytes = 0;
+};
+
 /// A canonical view of one weight matrix, [rows = outputs, cols = inputs]. Element (r, c) of a format of
 /// whole bytes is at `codes + r * row_stride + c * col_stride`; a 4-bit float format is dense along c, the
-/// even column in the low nibble of byte c / 2; where integers are, `integers` says. Quirks of files
-/// (interleaved rows, transposes, dividing scales) have been turned into strides and numbers before a matrix
-/// looks like this.
+/// even column in the low nibble of byte c / 2, unless `blocks` says otherwise; where integers are,
+/// `integers` says; the formats of GGUF's own are blocks at `codes`, `row_stride` bytes from row to row.
+/// Quirks of files (interleaved rows, transposes, dividing scales) have been turned into strides and numbers
+/// before a matrix looks like this.
 struct WeightMatrix {
   Format format;
   std::int64_t rows = 0;
@@ -150,6 +159,7 @@ struct WeightMatrix {
   ScalesView scales = {};
   float second_scale = 1.0f;   // of the whole matrix (NVFP4), multiplies
   IntegerParts integers = {};  // of integer formats, which use it in place of the strides
+  BlockLayout blocks = {};  // of "mxfp4" and "nvfp4" from GGUF; codes and scales point into the first block
 };
 
 struct ExpertWeights {

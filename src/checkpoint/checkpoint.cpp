@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoint: a directory, a configuration, a family, and the layers that follow from them.
+// Checkpoint: a directory, a configuration, a family, and the layers that follow from them; or a GGUF file,
+// which holds all of that.
 #include "sluice/checkpoint.h"
 
 #include <fmt/format.h>
@@ -8,6 +9,7 @@
 #include <cmath>
 
 #include "checkpoint/families/family.h"
+#include "checkpoint/gguf_layers.h"
 #include "checkpoint/json.h"
 #include "checkpoint/layer_builder.h"
 #include "checkpoint/model_directory.h"
@@ -22,11 +24,17 @@ using namespace checkpoint;
 struct Checkpoint::State {
   ModelFiles files;
   Blueprint model;
-  std::vector<LayerSpec> specs;  // in the order of model.moe_layers
+  struct Gguf {
+    GgufFiles files;
+    GgufPlan plan;
+  };
+  std::optional<Gguf> gguf;      // in place of the two above
+  std::vector<LayerSpec> specs;  // in the order of the model's MoE layers
   ModelInfo info;
 
   std::size_t position(int layer) const;
   void check_layers();
+  LayerParts build(std::size_t position, TensorReader& reader) const;
 };
 
 namespace {
@@ -80,17 +88,21 @@ std::string list_of(const Config& config, std::string_view key) {
 
 }  // namespace
 
+LayerParts Checkpoint::State::build(std::size_t position, TensorReader& reader) const {
+  if (gguf) return build_gguf_layer(gguf->files, gguf->plan.moe_layers[position], reader.depth());
+  return build_layer(reader, model.moe_layers[position], model.quantisation);
+}
+
 /// Builds every layer from the headers: what is wrong with them is found before anything is packed.
 void Checkpoint::State::check_layers() {
   ScaleSpread spread;
   int activation_scales = 0;
-  for (const LayerBlueprint& blueprint : model.moe_layers) {
+  for (std::size_t i = 0; i < info.moe_layers.size(); ++i) {
     TensorReader reader(files, Depth::headers);
-    LayerParts layer = build_layer(reader, blueprint, model.quantisation);
+    LayerParts layer = build(i, reader);
     spread.add(layer.weights.routed);
     activation_scales += layer.activation_scales;
     specs.push_back(std::move(layer.spec));
-    info.moe_layers.push_back(blueprint.layer);
   }
   auto& notes = info.notes;
   if (spread.differing > 0)
@@ -118,7 +130,64 @@ std::size_t Checkpoint::State::position(int layer) const {
   return static_cast<std::size_t>(at - info.moe_layers.begin());
 }
 
+namespace {
+
+/// "GGUF q4_k/q4_k/q6_k, q6_k": the storage of all layers' experts, each once.
+std::string gguf_storage(const std::vector<LayerSpec>& specs) {
+  std::vector<std::string> all;
+  for (const LayerSpec& spec : specs)
+    if (std::string one = storage_text(spec.routed.formats);
+        std::find(all.begin(), all.end(), one) == all.end())
+      all.push_back(std::move(one));
+  return fmt::format("GGUF {}", fmt::join(all, ", "));
+}
+
+/// What is checked of specs from keys, which may contradict each other in ways that no single key shows.
+void validate_gguf(const std::vector<LayerSpec>& specs, const std::string& file) {
+  for (const LayerSpec& spec : specs) try {
+      validate(spec);
+    } catch (const Error& error) {
+      fail(ErrorKind::corrupt_file,
+           {.code = "gguf_contradiction",
+            .what = "the file's keys do not make sense together",
+            .file = file,
+            .why = error.info().why,
+            .todo = "Fetch the file again; if it is as published, its keys are wrong"});
+    }
+}
+
+}  // namespace
+
+std::shared_ptr<Checkpoint::State> Checkpoint::open_gguf(const std::string& path) {
+  auto state = std::make_shared<State>();
+  GgufFiles files = GgufFiles::open(path);
+  GgufPlan plan = plan_gguf(files);
+  state->info = {.directory = path,
+                 .family = plan.family,
+                 .architecture = plan.architecture,
+                 .quantisation = {},
+                 .layers = plan.layers,
+                 .moe_layers = {},
+                 .files = files.files(),
+                 .file_bytes = files.file_bytes(),
+                 .tensors = static_cast<std::int64_t>(files.tensors().size()),
+                 .notes = files.notes()};
+  for (const GgufLayerPlan& layer : plan.moe_layers) state->info.moe_layers.push_back(layer.layer);
+  auto& notes = state->info.notes;
+  notes.insert(notes.end(), plan.notes.begin(), plan.notes.end());
+  state->gguf = State::Gguf{std::move(files), std::move(plan)};
+  state->check_layers();
+  validate_gguf(state->specs, path);
+  state->info.quantisation = gguf_storage(state->specs);
+  return state;
+}
+
 Checkpoint Checkpoint::open(const std::string& model, const std::string& cache_root) {
+  if (GgufFiles::is_one(model)) {
+    Checkpoint opened;
+    opened.state_ = open_gguf(model);
+    return opened;
+  }
   const ModelDirectory directory = ModelDirectory::find(model, cache_root);
   require(directory.has("config.json"), ErrorKind::io, [&] {
     return ErrorInfo{.code = "no_config",
@@ -149,6 +218,8 @@ Checkpoint Checkpoint::open(const std::string& model, const std::string& cache_r
   auto& notes = state->info.notes;
   notes.insert(notes.end(), state->model.notes.begin(), state->model.notes.end());
   if (config.has("auto_map")) notes.push_back("config.json has auto_map; code of a model is never run");
+  for (const LayerBlueprint& blueprint : state->model.moe_layers)
+    state->info.moe_layers.push_back(blueprint.layer);
   state->check_layers();
 
   Checkpoint opened;
@@ -161,17 +232,20 @@ const ModelInfo& Checkpoint::info() const { return state_->info; }
 LayerSpec Checkpoint::spec(int layer) const { return state_->specs[state_->position(layer)]; }
 
 LayerWeights Checkpoint::weights(int layer) const {
-  const LayerBlueprint& blueprint = state_->model.moe_layers[state_->position(layer)];
+  const std::size_t position = state_->position(layer);
   state_->files.check_unchanged();
+  if (state_->gguf) state_->gguf->files.check_unchanged();
   TensorReader reader(state_->files, Depth::values);
-  LayerWeights weights = build_layer(reader, blueprint, state_->model.quantisation).weights;
+  LayerWeights weights = state_->build(position, reader).weights;
   using Owners = std::pair<std::shared_ptr<const void>, std::shared_ptr<const void>>;
   weights.owner = std::make_shared<Owners>(state_, reader.owned());
   return weights;
 }
 
 std::int64_t Checkpoint::layer_bytes(int layer) const {
-  const LayerBlueprint& blueprint = state_->model.moe_layers[state_->position(layer)];
+  const std::size_t position = state_->position(layer);
+  if (state_->gguf) return gguf_layer_bytes(state_->gguf->files, layer);
+  const LayerBlueprint& blueprint = state_->model.moe_layers[position];
   std::int64_t bytes = 0;
   for (const std::string& part : blueprint.whole_parts())
     for (const ModelTensor& tensor : state_->files.below(part))

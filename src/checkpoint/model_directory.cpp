@@ -94,12 +94,12 @@ ModelDirectory ModelDirectory::find(const std::string& model, const std::string&
   if (is_folder(model)) return ModelDirectory(model);
   std::error_code error;
   require(!fs::exists(model, error), ErrorKind::io, [&] {
-    const bool gguf = model.ends_with(".gguf");
     return ErrorInfo{.code = "not_a_directory",
                      .what = "a model is a directory, this is a file",
                      .file = model,
-                     .why = gguf ? "GGUF is not read yet" : "",
-                     .todo = "Give the directory that holds config.json and the .safetensors files"};
+                     .todo =
+                         "Give the directory that holds config.json and the .safetensors files, or a .gguf "
+                         "file"};
   });
   const auto name = cache_root.empty() ? std::nullopt : parse_cache_name(model);
   if (name) return ModelDirectory(find_in_cache(*name, cache_root));

@@ -38,8 +38,8 @@ bool before(const ModelTensor& a, const ModelTensor& b) { return a.name < b.name
       fail(ErrorKind::unsupported, {.code = "gguf_not_read",
                                     .what = fmt::format("the weights are GGUF, \"{}\"", printable(entry)),
                                     .file = directory.path(),
-                                    .why = "GGUF is not read yet",
-                                    .todo = "Fetch the model as .safetensors"});
+                                    .why = "a directory may hold several GGUF models",
+                                    .todo = "Give the .gguf file itself"});
   }
   fail(ErrorKind::io, {.code = "no_weights",
                        .what = fmt::format("there is neither {} nor {}", kSingle, kIndex),

@@ -59,9 +59,10 @@ void check_groups(Format format, const Grouping& grouping, int columns, const Ch
   const format::Geometry& shape = geometry(format);
   check.need(shape.integers || grouping == Grouping{}, "{} has groups of its own", format.str());
   check.need(grouping.columns >= 0, "{} columns share a scale", grouping.columns);
-  const bool whole = shape.group_rows != 1 || shape.group_cols == 0 || columns % shape.group_cols == 0;
-  check.need(whole, "{} has a scale for {} columns, and {} columns do not divide", format.str(),
-             shape.group_cols, columns);
+  const int group = shape.block_cols > 0 ? shape.block_cols : shape.group_cols;
+  const bool whole = shape.group_rows != 1 || group == 0 || columns % group == 0;
+  check.need(whole, "{} has a scale for {} columns, and {} columns do not divide", format.str(), group,
+             columns);
 }
 
 void check_experts(const ExpertsSpec& spec, const Checker& check) {

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "format/formats.h"
+#include "format/fp4_blocks.h"
 #include "format/scales.h"
 #include "sluice/spec.h"
 
@@ -69,15 +70,28 @@ void check_integers(const WeightMatrix& matrix, const Grouping& want, const Chec
   }
 }
 
+void check_blocks(const WeightMatrix& matrix, const Checker& check) {
+  if (matrix.blocks.columns == 0) return;
+  const format::Geometry& shape = geometry(matrix.format);
+  check.need(format::blocks_are_known(matrix), "{} in blocks of {} columns and {} bytes", matrix.format.str(),
+             matrix.blocks.columns, matrix.blocks.bytes);
+  check.need(matrix.cols % matrix.blocks.columns == 0, "{} columns in blocks of {}", matrix.cols,
+             matrix.blocks.columns);
+  check.need(shape.scaled && bits(matrix.scales.dtype) == 8, "scales of {} in blocks",
+             name(matrix.scales.dtype));
+}
+
 void check_matrix(const WeightMatrix& matrix, const WeightMatrix& want, const Checker& check) {
   check.need(matrix.format == want.format, "it is {}, the spec says {}", matrix.format.str(),
              want.format.str());
   check.need(matrix.rows == want.rows && matrix.cols == want.cols, "it is {}x{}, the spec says {}x{}",
              matrix.rows, matrix.cols, want.rows, want.cols);
   check.need(matrix.codes != nullptr, "no data");
-  const bool by_stride = geometry(matrix.format).code_bits >= 8 && !is_integer(matrix.format);
+  const bool by_stride =
+      geometry(matrix.format).code_bits >= 8 && !is_integer(matrix.format) && !is_ggml_block(matrix.format);
   check.need(!by_stride || matrix.cols == 1 || matrix.col_stride != 0, "col_stride is 0");
   check_scales(matrix, check);
+  check_blocks(matrix, check);
   check_integers(matrix, want.integers.grouping, check);
 }
 

@@ -10,7 +10,8 @@ namespace sluice::format {
 Encoded make_encoded(Format format, MatrixSize size, DType scales) {
   const Geometry& g = sluice::geometry(format);
   const ScaleShape shape = scale_shape(g, size.rows, size.cols);
-  const std::int64_t row_bytes = (size.cols * g.code_bits + 7) / 8;
+  const std::int64_t row_bytes =
+      g.block_cols > 0 ? line_bytes(g, size.cols) : (size.cols * g.code_bits + 7) / 8;
   const std::ptrdiff_t scale_bytes = bits(scales) / 8;
   Encoded encoded{
       .codes = std::vector<std::byte>(static_cast<std::size_t>(size.rows * row_bytes)),
@@ -41,11 +42,12 @@ Group scale_group(const Geometry& geometry, const float* values, MatrixSize size
 void check_encodable(Format format, const float* values, MatrixSize size) {
   const Geometry& g = sluice::geometry(format);
   const bool groups_in_rows = g.group_rows == 1 && g.group_cols > 0;
-  require(!groups_in_rows || size.cols % g.group_cols == 0, ErrorKind::invalid_argument, [&] {
+  const std::int64_t group = g.block_cols > 0 ? g.block_cols : g.group_cols;
+  require(!groups_in_rows || size.cols % group == 0, ErrorKind::invalid_argument, [&] {
     return ErrorInfo{
         .code = "ragged_group",
         .what = fmt::format("cannot encode {} columns as {}", size.cols, format.str()),
-        .why = fmt::format("{} columns share a scale, and {} is not a multiple", g.group_cols, size.cols),
+        .why = fmt::format("{} columns share a scale, and {} is not a multiple", group, size.cols),
         .todo = "pad the matrix with zeros, or choose another format"};
   });
   for (std::int64_t i = 0; i < size.rows * size.cols; ++i)

@@ -30,6 +30,8 @@ format::Geometry geometry(const WeightMatrix& matrix) {
 
 bool is_integer(Format format) { return geometry(format).integers; }
 
+bool is_ggml_block(Format format) { return geometry(format).block_cols > 0; }
+
 bool accepts_scales(Format format, DType dtype) {
   return Formats::visit(format, [&]<class F>() { return F::accepts_scales(dtype); });
 }

@@ -18,6 +18,7 @@
 #include "core/choice.h"
 #include "format/fp8.h"
 #include "format/geometry.h"
+#include "format/ggml_blocks.h"
 #include "format/integers.h"
 #include "format/mxfp4.h"
 #include "format/mxfp8.h"
@@ -29,6 +30,7 @@ namespace sluice {
 
 using Formats = List<struct FormatTag, format::F32, format::F16, format::Bf16, format::Mxfp4, format::Nvfp4,
                      format::Fp8Block128, format::Fp8Channel, format::Fp8Tensor, format::Mxfp8, format::Int2,
-                     format::Int3, format::Int4, format::Int5, format::Int6, format::Int7, format::Int8>;
+                     format::Int3, format::Int4, format::Int5, format::Int6, format::Int7, format::Int8,
+                     format::Q4_0, format::Q8_0, format::Q4K, format::Q5K, format::Q6K>;
 
 }  // namespace sluice

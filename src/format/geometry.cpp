@@ -17,6 +17,7 @@ ScaleShape scale_shape(const Geometry& geometry, std::int64_t rows, std::int64_t
 }
 
 std::int64_t line_bytes(const Geometry& geometry, std::int64_t integers) {
+  if (geometry.block_cols > 0) return groups(integers, geometry.block_cols) * geometry.block_bytes;
   const std::int64_t unit = geometry.line_bits;
   return (integers * geometry.code_bits + unit - 1) / unit * unit / 8;
 }

@@ -22,6 +22,8 @@ struct Geometry {
   bool integers = false;      // columns that share a scale and what follows are the matrix's own (Grouping)
   bool zero_points = false;   // an integer for every scale, packed in words along the rows
   bool act_order = false;     // an int32 for every column
+  int block_cols = 0;         // GGUF: columns of a row in a block that holds scales and codes; 0: no blocks
+  int block_bytes = 0;
 };
 
 /// Rows and columns of the scale tensor; 0 x 0 when there is none.
@@ -57,6 +59,8 @@ format::Geometry geometry(Format format, const Grouping& grouping);
 format::Geometry geometry(const WeightMatrix& matrix);
 /// True for "int2" to "int8".
 bool is_integer(Format format);
+/// True for GGUF's own formats, "q4_0" and so on.
+bool is_ggml_block(Format format);
 /// True when scales of this type make sense for the format: u8 and f8_e8m0 are powers of two.
 bool accepts_scales(Format format, DType dtype);
 /// decode_row and encode of any format of the list.

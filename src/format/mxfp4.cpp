@@ -3,16 +3,17 @@
 
 #include "format/decoding.h"
 #include "format/encoding.h"
+#include "format/fp4_blocks.h"
 #include "format/mx.h"
 
 namespace sluice::format {
 
 void Mxfp4::decode_row(const WeightMatrix& matrix, std::int64_t row, float* out) {
-  decode_scaled<Mxfp4>(matrix, row, E2m1Element{}, out);
+  decode_fp4<Mxfp4>(matrix, row, out);
 }
 
 void Mxfp4::decode_row(const WeightMatrix& matrix, std::int64_t row, double* out) {
-  decode_scaled<Mxfp4>(matrix, row, E2m1Element{}, out);
+  decode_fp4<Mxfp4>(matrix, row, out);
 }
 
 Encoded Mxfp4::encode(const float* values, std::int64_t rows, std::int64_t cols) {

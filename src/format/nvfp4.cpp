@@ -5,6 +5,7 @@
 
 #include "format/decoding.h"
 #include "format/encoding.h"
+#include "format/fp4_blocks.h"
 
 namespace sluice::format {
 namespace {
@@ -20,7 +21,7 @@ float pick_second_scale(float amax) {
 }  // namespace
 
 void Nvfp4::decode_row_unscaled(const WeightMatrix& matrix, std::int64_t row, float* out) {
-  decode_scaled<Nvfp4>(matrix, row, E2m1Element{}, out);
+  decode_fp4<Nvfp4>(matrix, row, out);
 }
 
 void Nvfp4::decode_row(const WeightMatrix& matrix, std::int64_t row, float* out) {
@@ -29,7 +30,7 @@ void Nvfp4::decode_row(const WeightMatrix& matrix, std::int64_t row, float* out)
 }
 
 void Nvfp4::decode_row(const WeightMatrix& matrix, std::int64_t row, double* out) {
-  decode_scaled<Nvfp4>(matrix, row, E2m1Element{}, out);
+  decode_fp4<Nvfp4>(matrix, row, out);
   for (std::int64_t c = 0; c < matrix.cols; ++c) out[c] *= matrix.second_scale;
 }
 

@@ -139,7 +139,7 @@ const Corruption kFiles[] = {
     {"pickles_only", kMixtral, [](EditableModel& m) { keep_only(m, {"README.md", "pytorch_model.bin"}); },
      "pickle_not_read", {"pytorch_model.bin", "runs whatever code"}, ErrorKind::unsupported},
     {"gguf_only", kMixtral, [](EditableModel& m) { keep_only(m, {"model-q4.gguf"}); },
-     "gguf_not_read", {"model-q4.gguf", "not read yet"}, ErrorKind::unsupported},
+     "gguf_not_read", {"model-q4.gguf", "several GGUF models"}, ErrorKind::unsupported},
     {"no_weights", kMixtral, [](EditableModel& m) { keep_only(m, {}); },
      "no_weights", {"model.safetensors"}, ErrorKind::io},
     {"no_config", kMixtral, [](EditableModel& m) { replace_file(m, "config.json", [](const fs::path&) {}); },

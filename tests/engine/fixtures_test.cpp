@@ -19,7 +19,8 @@ constexpr double kReferenceError = 3e-6;  // float32 output of double arithmetic
 constexpr double kBackendError = 4e-3;    // what the files' README allows bf16 activations
 
 struct Fixture {
-  std::string name, directory;
+  std::string name, directory;  // or a .gguf file
+  std::string expected = directory + "/expected.safetensors";
 };
 
 std::vector<Fixture> fixtures() {
@@ -30,6 +31,8 @@ std::vector<Fixture> fixtures() {
         "mixtral_bf16", "mixtral_awq", "mixtral_gptq", "mixtral_gptq_act_order", "qwen3_moe_ct_int3",
         "qwen3_moe_ct_int4", "qwen3_moe_ct_int4_asym", "qwen3_moe_ct_int8"})
     all.push_back({name, std::string(SLUICE_SOURCE_DIR "/tests/data/fixtures/") + name});
+  all.push_back({"gpt_oss_mxfp4_gguf", SLUICE_SOURCE_DIR "/tests/data/gguf/gpt-oss-mxfp4.gguf",
+                 SLUICE_SOURCE_DIR "/tests/data/fixtures/gpt_oss_mxfp4/expected.safetensors"});
   return all;
 }
 
@@ -112,7 +115,7 @@ class FixturesTest : public ::testing::TestWithParam<Fixture> {};
 
 TEST_P(FixturesTest, EveryBackendGivesWhatIsExpected) {
   const Checkpoint model = Checkpoint::open(GetParam().directory);
-  const TensorFile file = TensorFile::open(GetParam().directory + "/expected.safetensors");
+  const TensorFile file = TensorFile::open(GetParam().expected);
   ASSERT_FALSE(model.info().moe_layers.empty());
   for (const int number : model.info().moe_layers) {
     const Expected want(file, number);

@@ -111,15 +111,17 @@ TEST(Encode, ScaleTypesAreTheFormatsOwn) {
 /// What a format can represent survives: encode, decode, encode again gives the same bytes. Over three
 /// decades only: in the subnormal range of NVFP4's scales a largest element of 4 instead of 6 would choose
 /// another scale.
+/// GGUF's formats with scales of scales may choose others.
 TEST(Encode, IsTheIdentityOnWhatWasDecoded) {
   for (const std::string_view name : Format::all()) {
-    const std::vector<float> values = draw(130, 160, 3, 3);
-    const Encoded first = encode(named(name), values.data(), 130, 160);
+    if (geometry(named(name)).block_cols == 256) continue;
+    const std::vector<float> values = draw(130, 256, 3, 3);
+    const Encoded first = encode(named(name), values.data(), 130, 256);
     std::vector<float> decoded(values.size());
-    for (std::int64_t r = 0; r < 130; ++r) decode_row(first.matrix, r, decoded.data() + r * 160);
-    const Encoded second = encode(named(name), decoded.data(), 130, 160);
+    for (std::int64_t r = 0; r < 130; ++r) decode_row(first.matrix, r, decoded.data() + r * 256);
+    const Encoded second = encode(named(name), decoded.data(), 130, 256);
     std::vector<float> again(values.size());
-    for (std::int64_t r = 0; r < 130; ++r) decode_row(second.matrix, r, again.data() + r * 160);
+    for (std::int64_t r = 0; r < 130; ++r) decode_row(second.matrix, r, again.data() + r * 256);
     for (std::size_t i = 0; i < values.size(); ++i)
       ASSERT_NEAR(again[i], decoded[i], std::abs(decoded[i]) * 3e-7f) << name << " " << i;
     EXPECT_EQ(first.codes, second.codes) << name;
@@ -127,11 +129,11 @@ TEST(Encode, IsTheIdentityOnWhatWasDecoded) {
 }
 
 TEST(Encode, ZerosGetScalesThatAreNumbers) {
-  const std::vector<float> zeros(130 * 160, 0.0f);
+  const std::vector<float> zeros(130 * 256, 0.0f);
   for (const std::string_view name : Format::all()) {
-    const Encoded encoded = encode(named(name), zeros.data(), 130, 160);
+    const Encoded encoded = encode(named(name), zeros.data(), 130, 256);
     for (const double value : decode_all(encoded)) ASSERT_EQ(value, 0.0) << name;
-    const format::ScaleShape shape = format::scale_shape(geometry(named(name)), 130, 160);
+    const format::ScaleShape shape = format::scale_shape(geometry(named(name)), 130, 256);
     for (std::int64_t i = 0; i < shape.rows; ++i)
       for (std::int64_t j = 0; j < shape.cols; ++j)
         ASSERT_EQ(scale_at(encoded.matrix.scales, i, j), 1.0f) << name;
@@ -152,11 +154,11 @@ TEST(Encode, OneZeroGroupAmongOthers) {
 TEST(Encode, TheLargestAndTheSmallestFloats) {
   for (const float size : {std::numeric_limits<float>::max(), std::numeric_limits<float>::min(),
                            std::numeric_limits<float>::denorm_min()}) {
-    std::vector<float> values(128 * 32, 0.0f);
+    std::vector<float> values(128 * 256, 0.0f);
     values[0] = size;
     for (const std::string_view name : Format::all()) {
-      const Encoded encoded = encode(named(name), values.data(), 128, 32);
-      const format::ScaleShape shape = format::scale_shape(geometry(named(name)), 128, 32);
+      const Encoded encoded = encode(named(name), values.data(), 128, 256);
+      const format::ScaleShape shape = format::scale_shape(geometry(named(name)), 128, 256);
       for (std::int64_t i = 0; i < shape.rows; ++i)
         for (std::int64_t j = 0; j < shape.cols; ++j) {
           const float scale = scale_at(encoded.matrix.scales, i, j);
@@ -178,12 +180,12 @@ TEST(Encode, SaturatesWhereTheScaleIsAPowerOfTwo) {
 }
 
 TEST(Encode, SizesOfBuffersAreTheGeometrys) {
-  const std::vector<float> values = draw(192, 160, 2);
+  const std::vector<float> values = draw(192, 256, 2);
   for (const std::string_view name : Format::all()) {
-    const Encoded encoded = encode(named(name), values.data(), 192, 160);
+    const Encoded encoded = encode(named(name), values.data(), 192, 256);
     const std::int64_t second = geometry(named(name)).second_scale ? 4 : 0;
     EXPECT_EQ(static_cast<std::int64_t>(encoded.codes.size() + encoded.scales.size()) + second,
-              format::matrix_bytes(geometry(named(name)), 192, 160))
+              format::matrix_bytes(geometry(named(name)), 192, 256))
         << name;
   }
 }

@@ -21,8 +21,9 @@ format::ScaleShape scales(std::string_view name, std::int64_t rows, std::int64_t
 
 TEST(Formats, NamesParseToThemselves) {
   const std::vector<std::string_view> want = {
-      "f32",   "f16",  "bf16", "mxfp4", "nvfp4", "fp8_block128", "fp8_channel", "fp8_tensor",
-      "mxfp8", "int2", "int3", "int4",  "int5",  "int6",         "int7",        "int8"};
+      "f32",        "f16",   "bf16", "mxfp4", "nvfp4", "fp8_block128", "fp8_channel",
+      "fp8_tensor", "mxfp8", "int2", "int3",  "int4",  "int5",         "int6",
+      "int7",       "int8",  "q4_0", "q8_0",  "q4_k",  "q5_k",         "q6_k"};
   ASSERT_EQ(std::vector<std::string_view>(Format::all().begin(), Format::all().end()), want);
   for (const std::string_view name : want) EXPECT_EQ(named(name).str(), name);
   EXPECT_FALSE(Format::parse("MXFP4"));
@@ -39,6 +40,11 @@ TEST(Geometry, BytesOfMatrices) {
   EXPECT_EQ(bytes("fp8_channel", 192, 200), 192 * 200 + 192 * 4);
   EXPECT_EQ(bytes("fp8_tensor", 192, 200), 192 * 200 + 4);
   EXPECT_EQ(bytes("mxfp8", 192, 64), 192 * (64 + 2));
+  EXPECT_EQ(bytes("q4_0", 3, 64), 3 * 2 * 18);
+  EXPECT_EQ(bytes("q8_0", 3, 64), 3 * 2 * 34);
+  EXPECT_EQ(bytes("q4_k", 3, 512), 3 * 2 * 144);
+  EXPECT_EQ(bytes("q5_k", 3, 512), 3 * 2 * 176);
+  EXPECT_EQ(bytes("q6_k", 3, 512), 3 * 2 * 210);
 }
 
 TEST(Geometry, ScaleShapes) {

@@ -116,5 +116,8 @@ TEST(Replay, SafetensorsMutations) { mutate_all("safetensors", 400, fuzz::safete
 TEST(Replay, ConfigurationSeeds) { replay("config", fuzz::configuration); }
 TEST(Replay, ConfigurationMutations) { mutate_all("config", 150, fuzz::configuration); }
 
+TEST(Replay, GgufSeeds) { replay("gguf", fuzz::gguf); }
+TEST(Replay, GgufMutations) { mutate_all("gguf", 300, fuzz::gguf); }
+
 }  // namespace
 }  // namespace sluice

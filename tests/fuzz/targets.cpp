@@ -87,6 +87,26 @@ class ModelDirectory {
   std::vector<std::pair<std::string, std::string>> indices_;
 };
 
+/// A directory of its own, gone at the end.
+class ScratchDirectory {
+ public:
+  ScratchDirectory() {
+    std::string name = (fs::temp_directory_path() / "sluice-fuzz-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary directory");
+    path_ = name;
+  }
+  ScratchDirectory(const ScratchDirectory&) = delete;
+  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
+  ~ScratchDirectory() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  std::string file(const char* name) const { return (path_ / name).string(); }
+
+ private:
+  fs::path path_;
+};
+
 void read_rows(const WeightMatrix& matrix) {
   std::vector<float> row(static_cast<std::size_t>(matrix.cols));
   for (const std::int64_t r : {std::int64_t{0}, matrix.rows - 1}) decode_row(matrix, r, row.data());
@@ -151,6 +171,19 @@ bool configuration(std::span<const std::byte> text) {
   const std::string_view config = cut(rest), index = cut(rest), quantisation = rest;
   try {
     take(Checkpoint::open(directory.holding(config, index, quantisation)));
+    return true;
+  } catch (const Error& error) {
+    promise(error.kind() != ErrorKind::invalid_argument, "a file's mistake is not the caller's");
+    return false;
+  }
+}
+
+bool gguf(std::span<const std::byte> file) {
+  static const ScratchDirectory directory;
+  const std::string path = directory.file("fuzz.gguf");
+  write(path, {reinterpret_cast<const char*>(file.data()), file.size()});
+  try {
+    take(Checkpoint::open(path));
     return true;
   } catch (const Error& error) {
     promise(error.kind() != ErrorKind::invalid_argument, "a file's mistake is not the caller's");

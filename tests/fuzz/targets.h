@@ -18,4 +18,7 @@ bool safetensors(std::span<const std::byte> file);
 /// mentions.
 bool configuration(std::span<const std::byte> text);
 
+/// The bytes are a GGUF file.
+bool gguf(std::span<const std::byte> file);
+
 }  // namespace sluice::fuzz

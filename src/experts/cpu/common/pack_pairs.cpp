@@ -7,11 +7,21 @@
 
 #include "core/bits.h"
 #include "experts/cpu/common/pack.h"
+#include "format/fp4_blocks.h"
 #include "format/geometry.h"
 #include "format/scales.h"
 
 namespace sluice::cpu {
 namespace {
+
+/// Columns c to c + 7 of a row of 4-bit codes, column c + i in bits 4i; `columns` of them exist.
+std::uint32_t eight_codes(const std::byte* at, int columns) {
+  if (columns >= 8) return load<std::uint32_t>(at);
+  if (columns <= 0) return 0;
+  std::uint32_t codes = 0;
+  std::memcpy(&codes, at, static_cast<std::size_t>(columns + 1) / 2);
+  return codes & ((std::uint32_t{1} << 4 * columns) - 1);
+}
 
 /// The rows of one block: lane r is row first + r of the matrix, or padding.
 template <int kLanes>
@@ -22,6 +32,12 @@ struct Block {
   }
 
   const std::byte* row(int r) const { return matrix.codes + (first + r) * matrix.row_stride; }
+  /// Eight codes of a row from `column` on, of which `columns` exist, in whichever order the file has them.
+  std::uint32_t eight_fp4(int r, std::int64_t column, int columns) const {
+    if (matrix.blocks.columns == 0) return eight_codes(row(r) + column / 2, columns);
+    if (columns <= 0) return 0;  // blocks are whole, so that there is no part of eight
+    return format::eight_codes_in_blocks(matrix, geometry(matrix.format).group_cols, first + r, column);
+  }
   /// Columns of the group that starts at `column`; the others are padding.
   int columns(std::int64_t column, int group) const {
     return static_cast<int>(std::min<std::int64_t>(group, matrix.cols - column));
@@ -35,21 +51,12 @@ struct Block {
 
 bool is_nan_e4m3(std::uint8_t code) { return (code & 0x7F) == 0x7F; }
 
-/// Columns c to c + 7 of a row of 4-bit codes, column c + i in bits 4i; `columns` of them exist.
-std::uint32_t eight_codes(const std::byte* at, int columns) {
-  if (columns >= 8) return load<std::uint32_t>(at);
-  if (columns <= 0) return 0;
-  std::uint32_t codes = 0;
-  std::memcpy(&codes, at, static_cast<std::size_t>(columns + 1) / 2);
-  return codes & ((std::uint32_t{1} << 4 * columns) - 1);
-}
-
 template <int kLanes>
 void pack_fp4(const Block<kLanes>& block, std::int64_t column, int group, std::byte* out) {
   const int columns = block.columns(column, group);
   for (int c = 0; c < group; c += 8, out += 4 * kLanes)
     for (int r = 0; r < kLanes; ++r)
-      store(out + 4 * r, r < block.rows ? eight_codes(block.row(r) + (column + c) / 2, columns - c) : 0);
+      store(out + 4 * r, r < block.rows ? block.eight_fp4(r, column + c, columns - c) : 0);
 }
 
 /// Whole elements, column by column.
@@ -105,10 +112,10 @@ void pack_scales(const Layout& layout, Block<kLanes>& block, int group, std::byt
   if (layout.scales == Scales::byte_each_row) {
     const bool e4m3 = scales.dtype == DType::f8_e4m3;
     for (int r = 0; r < kLanes; ++r) {
-      const std::uint8_t code = r < block.rows
-                                    ? load<std::uint8_t>(scales.data + (block.first + r) * scales.row_stride +
-                                                         group * scales.col_stride)
-                                    : 0;
+      const std::uint8_t code =
+          r < block.rows
+              ? load<std::uint8_t>(format::fp4_scale(block.matrix, layout.group, block.first + r, group))
+              : 0;
       block.nan[r] |= e4m3 ? is_nan_e4m3(code) : code == 0xFF;
       store(out + r, code);
     }
