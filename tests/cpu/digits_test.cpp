@@ -83,10 +83,11 @@ TYPED_TEST(CpuDigits, KeepBf16InputsUnlessTheyAre2ToThe14Smaller) {
 
 TEST(CpuByteDigits, ComeWithTheirSums) {
   Draw draw(2);
-  std::vector<float> row(32);
+  std::vector<float> row(320);
   for (float& value : row) value = static_cast<float>(draw.normal());
-  ByteDigits unit;
-  ASSERT_TRUE(cpu::to_digits(row.data(), 32, &unit));
+  std::vector<ByteDigits> units(10);
+  ASSERT_TRUE(cpu::to_digits(row.data(), 320, units.data()));
+  const ByteDigits& unit = units[0];
   for (int d = 0; d < ByteDigits::kDigits; ++d) {
     std::int64_t half[2] = {};
     for (int c = 0; c < 32; ++c) half[c / 16] += digit(unit, c, d);

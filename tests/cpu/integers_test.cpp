@@ -56,17 +56,25 @@ class CpuIntegers : public Subject {
   }
 };
 
-constexpr int kGroups[] = {16, 20, 32, 48, 64, 128};
+/// Groups of halves of a step, of neither halves nor steps, of steps; with zero points and act-order in turn:
+/// every width meets every group, and over the widths every group meets all four.
+std::vector<Grouping> groupings(Format format, std::initializer_list<int> columns) {
+  std::vector<Grouping> made;
+  auto turn = static_cast<unsigned>(geometry(format).code_bits);
+  for (const int its : columns) {
+    made.push_back({its, (turn & 1) != 0, (turn & 2) != 0});
+    ++turn;
+  }
+  return made;
+}
 
 TEST_P(CpuIntegers, ExactNumbersAreExact) {
   for (Format format : all_integer_formats())
-    for (int columns : kGroups)
-      for (bool zero_points : {false, true})
-        for (bool act_order : {false, true}) {
-          const ExpertsSpec spec = grouped(full_spec(format, 168, 72), {columns, zero_points, act_order});
-          const DrawnLayer layer = draw_layer(spec, Numbers::exact, 7);
-          for (int tokens : {1, 7}) expect_exact(layer, draw_call(spec, tokens, Numbers::exact, 11));
-        }
+    for (const Grouping& grouping : groupings(format, {16, 20, 32, 48, 64, 128})) {
+      const ExpertsSpec spec = grouped(full_spec(format, 168, 72), grouping);
+      const DrawnLayer layer = draw_layer(spec, Numbers::exact, 7);
+      for (int tokens : {1, 7}) expect_exact(layer, draw_call(spec, tokens, Numbers::exact, 11));
+    }
 }
 
 TEST_P(CpuIntegers, RaggedShapesAreExact) {
@@ -86,7 +94,7 @@ TEST_P(CpuIntegers, LargestCodesAreExact) {
     for (int columns : {0, 16, 32})
       for (int extreme : {0, 1, 2}) {
         ExpertsSpec spec =
-            lone(grouped(plain_spec(format, 96, 16), {.columns = columns, .zero_points = true}));
+            lone(grouped(plain_spec(format, 288, 16), {.columns = columns, .zero_points = true}));
         spec.activation = activation_named("relu2");
         spec.formats.gate.reset();
         spec.formats.gate_grouping = {};
@@ -96,7 +104,7 @@ TEST_P(CpuIntegers, LargestCodesAreExact) {
         format::Encoded& up = *layer.matrices[0];
         const unsigned top = (1u << format::integer_bits(up.matrix)) - 1;
         for (int r = 0; r < 16; ++r) {
-          for (int c = 0; c < 96; ++c) set_code(up, r, c, extreme == 1 && c % 2 == 1 ? 0 : r < 8 ? top : 0);
+          for (int c = 0; c < 288; ++c) set_code(up, r, c, extreme == 1 && c % 2 == 1 ? 0 : r < 8 ? top : 0);
           for (std::int64_t g = 0; g < format::groups_of_row(up.matrix); ++g)
             set_zero(up, r, g, extreme == 2 ? top / 2 : r < 8 ? 0 : top);
         }
@@ -104,7 +112,7 @@ TEST_P(CpuIntegers, LargestCodesAreExact) {
         for (int tokens : {1, 3}) {
           DrawnCall call = retype(spec, draw_call(spec, tokens, Numbers::exact, 11), DType::f32);
           for (int t = 0; t < tokens; ++t)
-            for (int c = 0; c < 96; ++c)
+            for (int c = 0; c < 288; ++c)
               call.set(spec, t, c,
                        (t == 1 ? -1.0f : 1.0f) * 127 * (1 + 256 + 65536) * (t == 2 && c > 40 ? -1 : 1));
           expect_close(layer, call);
@@ -114,29 +122,39 @@ TEST_P(CpuIntegers, LargestCodesAreExact) {
 }
 
 TEST_P(CpuIntegers, NormalNumbersAreWithinRounding) {
-  int turn = 0;
   for (Format format : all_integer_formats())
-    for (int columns : {0, 16, 20, 32, 64, 128, 256}) {
-      const Grouping grouping{columns, ++turn % 2 == 0, turn % 3 == 0};
-      const ExpertsSpec spec = grouped(plain_spec(format, 288, 128), grouping);
+    for (const Grouping& grouping : groupings(format, {0, 16, 20, 32, 64})) {
+      const ExpertsSpec spec = grouped(plain_spec(format, 144, 64), grouping);
       const DrawnLayer layer = draw_layer(spec, Numbers::normal, 7);
       for (int tokens : {1, 9}) expect_close(layer, draw_call(spec, tokens, Numbers::normal, 11));
     }
 }
 
+/// One scale for 128 columns leaves some rows of 2-bit weights with one or two that are not zero, which see
+/// the smallest of their inputs alone.
+TEST_P(CpuIntegers, RowsOfNearlyAllZerosAreWithinRounding) {
+  for (const char* name : {"int2", "int3"})
+    for (const Grouping& grouping : {Grouping{}, Grouping{256, false, true}, Grouping{32, true, false}})
+      for (std::uint64_t seed : {1, 7, 16}) {
+        const ExpertsSpec spec = grouped(plain_spec(format_named(name), 288, 128), grouping);
+        expect_close(draw_layer(spec, Numbers::normal, seed), draw_call(spec, 9, Numbers::normal, seed + 4));
+      }
+}
+
 /// Rows that have no digits take the float32 kernel.
 TEST_P(CpuIntegers, OutliersAreWithinRounding) {
   for (Format format : all_integer_formats())
-    for (const Grouping& grouping : {Grouping{}, Grouping{32, true, true}, Grouping{16, true, false}})
+    for (const Grouping& grouping : groupings(format, {0, 32, 16})) {
+      const ExpertsSpec spec = lone(grouped(plain_spec(format, 256, 64), grouping));
+      const DrawnLayer layer = draw_layer(spec, Numbers::normal, 7);
       for (const float outlier : {30.0f, 1000.0f, 1e6f})
         for (const int tokens : {1, 5}) {
-          const ExpertsSpec spec = lone(grouped(plain_spec(format, 256, 128), grouping));
-          const DrawnLayer layer = draw_layer(spec, Numbers::normal, 7);
           DrawnCall call = retype(spec, draw_call(spec, tokens, Numbers::normal, 11), DType::f32);
           call.set(spec, tokens - 1, 40, outlier * 1.2345678f);
           expect_close(layer, call);
-          if (tokens == 5) expect_invariant(layer, call);
+          if (tokens == 5 && outlier == 1e6f) expect_invariant(layer, call);
         }
+    }
 }
 
 TEST_P(CpuIntegers, EveryTypeOfScales) {
@@ -169,9 +187,9 @@ TEST_P(CpuIntegers, MixedTypesOfScales) {
 /// Nothing makes sure that an order of columns has groups of the size it declares.
 TEST_P(CpuIntegers, OrdersWithGroupsOfAnySize) {
   for (const char* name : {"int3", "int4", "int8"})
-    for (int columns : {16, 20, 32, 128})
+    for (int columns : {20, 32, 64})
       for (std::size_t count : {std::size_t{1}, std::size_t{12}}) {
-        const ExpertsSpec spec = grouped(full_spec(format_named(name), 168, 72), {columns, false, true});
+        const ExpertsSpec spec = grouped(full_spec(format_named(name), 104, 72), {columns, false, true});
         Draw draw(3);
         DrawnLayer layer = draw_layer(spec, Numbers::exact, 7);
         for (std::size_t i = 0; i < count; ++i) deal_at_random(layer, i, draw);
@@ -211,15 +229,14 @@ TEST_P(CpuIntegers, MixedFormatsAndGroupings) {
 }
 
 TEST_P(CpuIntegers, BitsDoNotDependOnTheBatchOrTheVector) {
-  int turn = 0;
-  for (Format format : all_integer_formats())
-    for (int columns : kGroups) {
-      ExpertsSpec spec = full_spec(format, 200, 76);
-      spec.params.slope = 1.702f;
-      const DrawnLayer layer =
-          draw_layer(grouped(spec, {columns, ++turn % 2 == 0, turn % 3 == 0}), Numbers::normal, 1);
-      expect_invariant(layer, draw_call(layer.spec, 11, Numbers::normal, 2));
+  for (Format format : all_integer_formats()) {
+    ExpertsSpec spec = full_spec(format, 136, 44);
+    spec.params.slope = 1.702f;
+    for (const Grouping& grouping : groupings(format, {16, 32, 20, 64})) {
+      const DrawnLayer layer = draw_layer(grouped(spec, grouping), Numbers::normal, 1);
+      expect_invariant(layer, draw_call(layer.spec, 6, Numbers::normal, 2));
     }
+  }
 }
 
 TEST_P(CpuIntegers, NaNAndInfinityStayInTheirToken) {

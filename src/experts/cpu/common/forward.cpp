@@ -373,7 +373,7 @@ void forward(const KernelTable& table, const PackedExperts& experts, const Forwa
   parallel_for(*f.executor, call.work.offsets[packed.spec.local_experts],
                [&](int p, int) { stage(call, p); });
   for_units(call, {layout.first_units(), layout.first_unit_bytes()}, first_product);
-  if (layout.down.digit_columns() != 0)
+  if (layout.down.digit_columns() != 0 || layout.down.gathers())
     parallel_for(*f.executor, call.work.offsets[packed.spec.local_experts],
                  [&](int p, int) { stage_mid(call, p); });
   if (f.lora != nullptr && call.work.deltas != nullptr)

@@ -140,6 +140,11 @@ struct IntegerLayout {
   constexpr int head_bytes(int lanes) const { return scale_bytes(lanes) + (zeros ? 2 * parts() * lanes : 0); }
   constexpr int step_bytes(int lanes) const { return 2 * lanes * 4 * bits; }
   constexpr int records() const { return (steps() + group_steps - 1) / group_steps; }
+  /// Fixed point rounds to a share of the largest of 32 inputs, so a row whose weights are nearly all zero
+  /// may see inputs that have lost more than float32 sums would lose of them. A quantiser leaves a weight
+  /// other than zero in every group, and 2 bits may leave no other: with few groups a row (10 roundings of
+  /// 128 columns with one scale, where 4 are allowed) such a matrix is multiplied in float32.
+  constexpr bool has_digits() const { return bits > 2 || records() * parts() >= 8; }
   /// Rounded up to whole cache lines.
   constexpr std::size_t pair_bytes(int lanes) const {
     const std::size_t used = static_cast<std::size_t>(records()) * head_bytes(lanes) +

@@ -43,7 +43,8 @@ struct Stream {
   /// Columns that its kernels read as digits, of a stream in use.
   int digit_columns() const {
     if (pairs == 0) return 0;
-    return is_integer() ? integers.columns : format.digits == nullptr ? 0 : columns;
+    if (is_integer()) return integers.has_digits() ? integers.columns : 0;
+    return format.digits == nullptr ? 0 : columns;
   }
   bool gathers() const { return pairs != 0 && integers.gathers; }
   const std::int32_t* order(const std::byte* expert) const {
