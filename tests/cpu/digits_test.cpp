@@ -81,17 +81,21 @@ TYPED_TEST(CpuDigits, KeepBf16InputsUnlessTheyAre2ToThe14Smaller) {
   for (int i = 0; i < 32; ++i) EXPECT_EQ(got[i], row[i]) << i;
 }
 
-TYPED_TEST(CpuDigits, StartAtMinusTwelveOfTheirSums) {
+TEST(CpuByteDigits, ComeWithTheirSums) {
   Draw draw(2);
   std::vector<float> row(320);
   for (float& value : row) value = static_cast<float>(draw.normal());
-  const TypeParam unit = this->convert(row)[0];
-  for (int d = 0; d < TypeParam::kDigits; ++d) {
+  std::vector<ByteDigits> units(10);
+  ASSERT_TRUE(cpu::to_digits(row.data(), 320, units.data()));
+  const ByteDigits& unit = units[0];
+  for (int d = 0; d < ByteDigits::kDigits; ++d) {
     std::int64_t half[2] = {};
     for (int c = 0; c < 32; ++c) half[c / 16] += digit(unit, c, d);
     EXPECT_EQ(unit.start[cpu::kFirstHalf][d], -12 * half[0]);
     EXPECT_EQ(unit.start[cpu::kSecondHalf][d], -12 * half[1]);
     EXPECT_EQ(unit.start[cpu::kWhole][d], -12 * (half[0] + half[1]));
+    EXPECT_EQ(static_cast<std::int16_t>(unit.sums[d]), half[0]);
+    EXPECT_EQ(static_cast<std::int16_t>(unit.sums[d] >> 16), half[1]);
   }
 }
 

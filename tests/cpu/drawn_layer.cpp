@@ -15,6 +15,7 @@
 #include "format/e2m1.h"
 #include "format/e4m3.h"
 #include "format/f16.h"
+#include "format/integers.h"
 #include "format/scales.h"
 #include "tests/cpu/portable.h"
 
@@ -23,9 +24,25 @@ namespace {
 
 std::int64_t round_up(std::int64_t size, std::int64_t unit) { return (size + unit - 1) / unit * unit; }
 
-/// Codes that are the values, whatever the encoder's recipe would have done.
-void set_codes(format::Encoded& encoded, const std::vector<float>& values) {
+/// Codes that are the values around zero points that leave room for -1 and 1.
+void set_integers(format::Encoded& encoded, const std::vector<float>& values, Draw& draw) {
   const WeightMatrix& matrix = encoded.matrix;
+  const int most = (1 << format::integer_bits(matrix)) - 2;
+  for (std::int64_t r = 0; r < matrix.rows; ++r) {
+    for (std::int64_t g = 0; matrix.integers.grouping.zero_points && g < format::groups_of_row(matrix); ++g)
+      format::set_zero(encoded, r, g, static_cast<unsigned>(1 + draw.below(most)));
+    for (std::int64_t c = 0; c < matrix.cols; ++c) {
+      const unsigned zero = format::zero_of(matrix, r, format::group_of_column(matrix, c));
+      const float value = values[static_cast<std::size_t>(r * matrix.cols + c)];
+      format::set_code(encoded, r, c, zero + static_cast<unsigned>(static_cast<int>(value)));
+    }
+  }
+}
+
+/// Codes that are the values, whatever the encoder's recipe would have done.
+void set_codes(format::Encoded& encoded, const std::vector<float>& values, Draw& draw) {
+  const WeightMatrix& matrix = encoded.matrix;
+  if (is_integer(matrix.format)) return set_integers(encoded, values, draw);
   const int bits = geometry(matrix.format).code_bits;
   if (bits > 8) return;
   std::fill(encoded.codes.begin(), encoded.codes.end(), std::byte{0});
@@ -43,13 +60,15 @@ void set_codes(format::Encoded& encoded, const std::vector<float>& values) {
 /// Scales of 1/2, 1 and 2, and a second scale of 1/2.
 void set_scales(format::Encoded& encoded, Draw& draw) {
   WeightMatrix& matrix = encoded.matrix;
-  const auto shape = format::scale_shape(geometry(matrix.format), matrix.rows, matrix.cols);
+  const auto shape = format::scale_shape(geometry(matrix), matrix.rows, matrix.cols);
   for (std::int64_t i = 0; i < shape.rows; ++i)
     for (std::int64_t j = 0; j < shape.cols; ++j) {
       const int exponent = static_cast<int>(draw.below(3)) - 1;
       std::byte* at = encoded.scales.data() + i * matrix.scales.row_stride + j * matrix.scales.col_stride;
       if (matrix.scales.dtype == DType::f32)
         store(at, static_cast<float>(std::ldexp(1.0, exponent)));
+      else if (matrix.scales.dtype == DType::bf16)
+        store(at, format::float_to_bf16(static_cast<float>(std::ldexp(1.0, exponent))));
       else if (matrix.scales.dtype == DType::f8_e4m3)
         store(at, static_cast<std::uint8_t>(0x38 + 8 * exponent));
       else
@@ -58,20 +77,29 @@ void set_scales(format::Encoded& encoded, Draw& draw) {
   if (geometry(matrix.format).second_scale) matrix.second_scale = 0.5f;
 }
 
-/// encode() wants whole groups of columns, backends do not: draws whole groups and shows the first `cols`
-/// columns.
-WeightMatrix draw_matrix(DrawnLayer& layer, Format format, std::int64_t rows, std::int64_t cols,
+/// How a matrix is stored.
+struct Storage {
+  Format format;
+  Grouping grouping;
+};
+
+/// encode() of floats wants whole groups of columns, backends do not: draws whole groups and shows the first
+/// `cols` columns.
+WeightMatrix draw_matrix(DrawnLayer& layer, const Storage& storage, std::int64_t rows, std::int64_t cols,
                          Numbers numbers, Draw& draw) {
+  const Format format = storage.format;
   const int group = geometry(format).group_cols;
-  const std::int64_t whole = round_up(cols, group == 0 ? 2 : group);
+  const std::int64_t whole = is_integer(format) ? cols : round_up(cols, group == 0 ? 2 : group);
   std::vector<float> values(static_cast<std::size_t>(rows * whole));
   for (float& value : values)
     value = static_cast<float>(numbers == Numbers::exact ? static_cast<double>(draw.below(3) - 1)
                                                          : draw.normal());
-  layer.matrices.push_back(std::make_unique<format::Encoded>(encode(format, values.data(), rows, whole)));
+  layer.matrices.push_back(std::make_unique<format::Encoded>(
+      is_integer(format) ? encode(format, storage.grouping, values.data(), rows, whole)
+                         : encode(format, values.data(), rows, whole)));
   format::Encoded& encoded = *layer.matrices.back();
   if (numbers == Numbers::exact) {
-    set_codes(encoded, values);
+    set_codes(encoded, values, draw);
     set_scales(encoded, draw);
   }
   encoded.matrix.cols = cols;
@@ -143,15 +171,17 @@ ExpertsSpec full_spec(Format format, int hidden, int intermediate) {
 
 DrawnLayer draw_layer(const ExpertsSpec& spec, Numbers numbers, std::uint64_t seed) {
   DrawnLayer layer{.spec = spec};
+  const MatrixFormats& formats = spec.formats;
   Draw draw(seed);
   for (int e = 0; e < spec.local_experts; ++e) {
     std::optional<WeightMatrix> gate;
     if (spec.formats.gate)
-      gate = draw_matrix(layer, *spec.formats.gate, spec.intermediate, spec.hidden, numbers, draw);
+      gate = draw_matrix(layer, {*formats.gate, formats.gate_grouping}, spec.intermediate, spec.hidden,
+                         numbers, draw);
     const WeightMatrix up =
-        draw_matrix(layer, spec.formats.up, spec.intermediate, spec.hidden, numbers, draw);
-    const WeightMatrix down =
-        draw_matrix(layer, spec.formats.down, spec.hidden, spec.intermediate, numbers, draw);
+        draw_matrix(layer, {formats.up, formats.up_grouping}, spec.intermediate, spec.hidden, numbers, draw);
+    const WeightMatrix down = draw_matrix(layer, {formats.down, formats.down_grouping}, spec.hidden,
+                                          spec.intermediate, numbers, draw);
     layer.experts.push_back({.gate = gate, .up = up, .down = down});
     if (spec.gate_up_bias) {
       if (gate) layer.experts.back().gate_bias = draw_bias(layer, spec.intermediate, draw);
@@ -160,6 +190,50 @@ DrawnLayer draw_layer(const ExpertsSpec& spec, Numbers numbers, std::uint64_t se
     if (spec.down_bias) layer.experts.back().down_bias = draw_bias(layer, spec.hidden, draw);
   }
   return layer;
+}
+
+ExpertsSpec grouped(ExpertsSpec spec, const Grouping& grouping) {
+  if (spec.formats.gate) spec.formats.gate_grouping = grouping;
+  spec.formats.up_grouping = spec.formats.down_grouping = grouping;
+  return spec;
+}
+
+WeightMatrix& DrawnLayer::view(std::size_t index) {
+  const std::size_t each = spec.formats.gate ? 3 : 2;
+  ExpertWeights& expert = experts[index / each];
+  const std::size_t kind = index % each + 3 - each;
+  return kind == 0 ? *expert.gate : kind == 1 ? expert.up : expert.down;
+}
+
+void retype_scales(DrawnLayer& layer, std::size_t index, DType dtype) {
+  format::Encoded& encoded = *layer.matrices[index];
+  WeightMatrix& matrix = layer.view(index);
+  const auto shape = format::scale_shape(geometry(matrix), matrix.rows, matrix.cols);
+  const std::ptrdiff_t width = bits(dtype) / 8;
+  std::vector<std::byte> scales(static_cast<std::size_t>(shape.rows * shape.cols * width));
+  for (std::int64_t i = 0; i < shape.rows; ++i)
+    for (std::int64_t j = 0; j < shape.cols; ++j) {
+      const float scale = format::scale_at(matrix.scales, i, j);
+      std::byte* at = scales.data() + (i * shape.cols + j) * width;
+      if (dtype == DType::f32)
+        store(at, scale);
+      else
+        store(at, dtype == DType::f16 ? format::float_to_f16(scale) : format::float_to_bf16(scale));
+    }
+  encoded.scales = std::move(scales);
+  matrix.scales = {encoded.scales.data(), dtype, shape.cols * width, width};
+  encoded.matrix.scales = matrix.scales;
+}
+
+void retype_scales(DrawnLayer& layer, DType dtype) {
+  for (std::size_t i = 0; i < layer.matrices.size(); ++i) retype_scales(layer, i, dtype);
+}
+
+void deal_at_random(DrawnLayer& layer, std::size_t index, Draw& draw) {
+  format::Encoded& encoded = *layer.matrices[index];
+  const std::int64_t groups = format::groups_of_row(encoded.matrix);
+  for (std::int64_t c = 0; c < encoded.matrix.cols; ++c)
+    store(encoded.column_groups.data() + 4 * c, static_cast<std::int32_t>(draw.below(groups)));
 }
 
 RowsView DrawnCall::rows(const ExpertsSpec& spec) const {

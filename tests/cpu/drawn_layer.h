@@ -28,6 +28,9 @@ struct DrawnLayer {
   std::vector<ExpertWeights> experts = {};
   std::vector<std::unique_ptr<format::Encoded>> matrices = {};
   std::vector<std::unique_ptr<std::vector<float>>> biases = {};
+
+  /// The view of matrix `index` that `experts` has.
+  WeightMatrix& view(std::size_t index);
 };
 
 /// `exact`: weights -1, 0 and 1 with scales of 1/2, 1 and 2, inputs -3 to 3, so that with an activation that
@@ -43,7 +46,16 @@ ExpertsSpec full_spec(Format format, int hidden, int intermediate);
 Format format_named(std::string_view name);
 Activation activation_named(std::string_view name);
 
+/// The same with one grouping for all of its matrices, which must be of integers.
+ExpertsSpec grouped(ExpertsSpec spec, const Grouping& grouping);
+
 DrawnLayer draw_layer(const ExpertsSpec& spec, Numbers numbers, std::uint64_t seed);
+/// Stores the scales of matrix `index` in another type, rounded to it; of all matrices.
+void retype_scales(DrawnLayer& layer, std::size_t index, DType dtype);
+void retype_scales(DrawnLayer& layer, DType dtype);
+/// Deals the columns of matrix `index`, which has act-order, out to its groups at random: of no size that
+/// anybody declared.
+void deal_at_random(DrawnLayer& layer, std::size_t index, Draw& draw);
 
 struct DrawnCall {
   int tokens = 0;

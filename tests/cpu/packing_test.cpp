@@ -8,6 +8,7 @@
 #include "experts/cpu/common/packed.h"
 #include "format/bf16.h"
 #include "format/f16.h"
+#include "format/integers.h"
 #include "sluice/error.h"
 #include "tests/cpu/subject.h"
 
@@ -48,6 +49,23 @@ Codes all_codes(Format format, std::int64_t rows, std::int64_t cols) {
   return made;
 }
 
+/// Random integers as a file lays them out, with f16 or bf16 scales of either sign.
+format::Encoded all_integers(Format format, const format::IntegerRecipe& recipe, std::int64_t size) {
+  format::Encoded made = make_integers(format, recipe, size, size);
+  Draw draw(5);
+  const std::int64_t codes = std::int64_t{1} << format::integer_bits(made.matrix);
+  for (std::int64_t r = 0; r < size; ++r) {
+    for (std::int64_t c = 0; c < size; ++c) set_code(made, r, c, static_cast<unsigned>(draw.below(codes)));
+    for (std::int64_t g = 0; g < format::groups_of_row(made.matrix); ++g) {
+      const ScalesView& scales = made.matrix.scales;
+      store(made.scales.data() + r * scales.row_stride + g * scales.col_stride,
+            format::float_to_bf16(static_cast<float>(draw.normal())));
+      if (recipe.grouping.zero_points) set_zero(made, r, g, static_cast<unsigned>(draw.below(codes)));
+    }
+  }
+  return made;
+}
+
 /// Rows that hold no NaN and no infinity; the others multiply zeros to NaN.
 bool finite(const std::vector<float>& row) {
   for (float value : row)
@@ -71,7 +89,10 @@ class CpuPacking : public Subject {
                               .experts = 1,
                               .local_experts = 1,
                               .top_k = 1,
-                              .formats = {std::nullopt, f32, matrix.format},
+                              .formats = {.gate = {},
+                                          .up = f32,
+                                          .down = matrix.format,
+                                          .down_grouping = matrix.integers.grouping},
                               .activation = activation_named("relu2")}};
     layer.experts.push_back({.gate = {}, .up = up.matrix, .down = matrix});
     DrawnCall call{.tokens = size, .dtype = DType::f32};
@@ -122,9 +143,35 @@ void keep_finite(Codes& made) {
 TEST_P(CpuPacking, LosesNothing) {
   for (Format format : all_formats())
     for (int size : {160, 33, 7, 1}) {
+      if (is_integer(format)) {
+        expect_unpacks(all_integers(format, {}, size).matrix);
+        continue;
+      }
       Codes made = all_codes(format, size, size);
       keep_finite(made);
       expect_unpacks(made.matrix);
+    }
+}
+
+TEST_P(CpuPacking, LosesNothingOfIntegers) {
+  // Groups of halves of steps, of neither, of one and of several; the last one partial.
+  for (Format format : all_integer_formats()) {
+    auto turn = static_cast<unsigned>(geometry(format).code_bits);
+    for (int columns : {16, 20, 32, 48, 64}) {
+      const Grouping grouping{columns, (turn & 1) != 0, (turn & 2) != 0};
+      ++turn;
+      SCOPED_TRACE(storage_text(format, grouping));
+      expect_unpacks(all_integers(format, {.grouping = grouping}, 72).matrix);
+    }
+  }
+}
+
+TEST_P(CpuPacking, ReadsIntegersOfEveryFile) {
+  using enum format::IntegerFile;
+  for (Format format : all_integer_formats())
+    for (format::IntegerFile file : {rows, padded_rows, gptq, awq}) {
+      const format::IntegerRecipe recipe{{32, true, file == gptq}, file};
+      if (can_lay_out(format, recipe, 64, 64)) expect_unpacks(all_integers(format, recipe, 64).matrix);
     }
 }
 
@@ -194,6 +241,22 @@ TEST_P(CpuPacking, KeepsWeightsQuantised) {
     // 2880 is not a multiple of 128: fp8_block128 is padded to 2944 columns, 2.2 %.
     EXPECT_LT(ratio, format.str() == "fp8_block128" ? 1.03 : 1.01) << format.str();
   }
+}
+
+/// Bits that a weight takes, its scale included.
+double bits_a_weight(const Backend& backend, const char* format, const Grouping& grouping) {
+  const ExpertsSpec spec = grouped(plain_spec(format_named(format), 2880, 2880), grouping);
+  return 8 * double(backend.packed_bytes(spec)) / (4.0 * 3 * 2880 * 2880);
+}
+
+TEST_P(CpuPacking, WastesNoBitOfIntegers) {
+  EXPECT_LE(bits_a_weight(subject(), "int3", {.columns = 32}), 3.52);
+  EXPECT_LE(bits_a_weight(subject(), "int3", {.columns = 32, .zero_points = true}), 3.77);
+  EXPECT_LE(bits_a_weight(subject(), "int4", {.columns = 128}), 4.14);
+  EXPECT_LE(bits_a_weight(subject(), "int4", {.columns = 128, .zero_points = true}), 4.21);
+  EXPECT_LE(bits_a_weight(subject(), "int4", {.columns = 128, .act_order = true}), 4.16);
+  EXPECT_LE(bits_a_weight(subject(), "int6", {.columns = 16}), 7.02);
+  EXPECT_LE(bits_a_weight(subject(), "int7", {}), 7.02);
 }
 
 TEST_P(CpuPacking, ReportsProgress) {

@@ -83,6 +83,37 @@ struct Vector {
     return each_byte(nibbles,
                      [](std::uint32_t b) { return static_cast<std::uint32_t>(12 + 2 * format::kE2m1[b]); });
   }
+  static Dwords set_dword(std::int32_t value) {
+    return each<std::uint32_t, N>([&](int) { return static_cast<std::uint32_t>(value); });
+  }
+  static Dwords set_words(int value) {
+    return each<std::uint32_t, N>([&](int) { return words(value, value); });
+  }
+  static Dwords and_bits(const Dwords& a, const Dwords& b) {
+    return each<std::uint32_t, N>([&](int i) { return a[i] & b[i]; });
+  }
+  static Dwords or_bits(const Dwords& a, const Dwords& b) {
+    return each<std::uint32_t, N>([&](int i) { return a[i] | b[i]; });
+  }
+  static Dwords minus(const Dwords& v) {
+    return each<std::uint32_t, N>([&](int i) { return 0u - v[i]; });
+  }
+  template <int kBits>
+  static Dwords shift_left(const Dwords& v) {
+    return each<std::uint32_t, N>([&](int i) { return v[i] << kBits; });
+  }
+  template <int kBits>
+  static Dwords shift_right(const Dwords& v) {
+    return each<std::uint32_t, N>([&](int i) { return v[i] >> kBits; });
+  }
+  template <int kBits>
+  static Dwords shift_right_signed(const Dwords& v) {
+    return each<std::uint32_t, N>(
+        [&](int i) { return static_cast<std::uint32_t>(static_cast<std::int32_t>(v[i]) >> kBits); });
+  }
+  static Dwords load_bytes(const std::byte* at) {
+    return each<std::uint32_t, N>([&](int i) { return std::to_integer<std::uint32_t>(at[i]); });
+  }
   static Dwords even_bytes(const Dwords& v) {
     return each<std::uint32_t, N>([&](int i) { return v[i] & 0x00FF00FFu; });
   }
@@ -121,6 +152,10 @@ struct Vector {
   static Reg load_f16(const std::byte* at) {
     return each<float, N>(
         [&](int i) { return format::f16_to_float(sluice::load<std::uint16_t>(at + 2 * i)); });
+  }
+  static Reg load_bf16(const std::byte* at) {
+    return each<float, N>(
+        [&](int i) { return format::bf16_to_float(sluice::load<std::uint16_t>(at + 2 * i)); });
   }
   static Dwords load_dwords(const std::byte* at) {
     return each<std::uint32_t, N>([&](int i) { return sluice::load<std::uint32_t>(at + 4 * i); });

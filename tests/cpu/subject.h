@@ -41,4 +41,10 @@ inline std::vector<Format> all_formats() {
   return formats;
 }
 
+inline std::vector<Format> all_integer_formats() {
+  std::vector<Format> formats = all_formats();
+  std::erase_if(formats, [](Format format) { return !is_integer(format); });
+  return formats;
+}
+
 }  // namespace sluice::testing

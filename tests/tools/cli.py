@@ -16,7 +16,6 @@ SLUICE = os.environ["SLUICE"]
 SOURCE = pathlib.Path(os.environ["SLUICE_SOURCE"])
 MODEL = SOURCE / "models/tiny-gpt-oss-mxfp4"
 FIXTURES = sorted(path for path in (SOURCE / "tests/data/fixtures").iterdir() if path.is_dir())
-INTEGERS = [path for path in FIXTURES if any(word in path.name for word in ("_int", "gptq", "awq"))]
 
 OK, INTERNAL, USAGE, REFUSED, UNSUPPORTED, DOES_NOT_FIT, CHECK_FAILED, DEVICE, IO = range(9)
 

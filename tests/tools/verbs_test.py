@@ -136,20 +136,9 @@ class Explain(unittest.TestCase):
         if widest is None:
             self.skipTest("this processor has neither AVX-512 nor AVX2")
         for path in [cli.MODEL, *cli.FIXTURES]:
-            if path in cli.INTEGERS:
-                continue
             with self.subTest(model=path.name):
                 layers = cli.document("explain", path, "--device", "cpu")["layers"]
                 self.assertEqual({layer["chosen"] for layer in layers}, {widest})
-
-    def test_integers_are_refused_by_what_has_no_kernels_for_them(self):
-        for path in cli.INTEGERS:
-            with self.subTest(model=path.name):
-                layer = cli.document("explain", path, "--device", "cpu.avx2", code=cli.UNSUPPORTED)["layers"][0]
-                avx2 = next(verdict for verdict in layer["verdicts"] if verdict["backend"] == "cpu.avx2")
-                traits = {miss["trait"] for miss in avx2["misses"]}
-                self.assertIn("weights", traits)
-                self.assertLessEqual(traits, {"weights", "features"})
 
     def test_a_named_instruction_level_is_taken(self):
         layers = cli.document("explain", cli.MODEL, "--device", "cpu.avx2")["layers"]

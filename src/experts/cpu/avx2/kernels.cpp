@@ -69,6 +69,26 @@ struct Vector {
         _mm256_broadcastsi128_si256(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0)),
         nibbles);
   }
+  static Dwords set_dword(std::int32_t value) { return _mm256_set1_epi32(value); }
+  static Dwords set_words(int value) { return _mm256_set1_epi16(static_cast<short>(value)); }
+  static Dwords and_bits(Dwords a, Dwords b) { return _mm256_and_si256(a, b); }
+  static Dwords or_bits(Dwords a, Dwords b) { return _mm256_or_si256(a, b); }
+  static Dwords minus(Dwords dwords) { return _mm256_sub_epi32(_mm256_setzero_si256(), dwords); }
+  /// Of dwords.
+  template <int kBits>
+  static Dwords shift_left(Dwords v) {
+    return _mm256_slli_epi32(v, kBits);
+  }
+  template <int kBits>
+  static Dwords shift_right(Dwords v) {
+    return _mm256_srli_epi32(v, kBits);
+  }
+  template <int kBits>
+  static Dwords shift_right_signed(Dwords v) {
+    return _mm256_srai_epi32(v, kBits);
+  }
+  /// A byte a dword.
+  static Dwords load_bytes(const std::byte* at) { return _mm256_cvtepu8_epi32(load_8(at)); }
   static Dwords even_bytes(Dwords v) { return _mm256_and_si256(v, _mm256_set1_epi16(0x00FF)); }
   static Dwords odd_bytes(Dwords v) { return _mm256_srli_epi16(v, 8); }
   /// Unsigned bytes of `codes` times signed ones of `x`, neighbours added.
@@ -81,6 +101,9 @@ struct Vector {
   static Reg to_float(Dwords v) { return _mm256_cvtepi32_ps(v); }
 
   static Reg load_f16(const std::byte* at) { return _mm256_cvtph_ps(load_16(at)); }
+  static Reg load_bf16(const std::byte* at) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load_16(at)), 16));
+  }
 
   /// The two bf16 of a dword.
   static Reg low_bf16(Dwords pair) { return _mm256_castsi256_ps(_mm256_slli_epi32(pair, 16)); }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inputs as fixed-point numbers, for the products with codes that are small integers (4-bit formats).
+// Inputs as fixed-point numbers, for the products with codes that are small integers (4-bit formats and
+// integers).
 //
 // An integer product has no rounding, so a sum has no order: the sum over the columns that share a scale is
 // exact, is rounded to float32 once, and is the same for every instruction set, tile and batch. And 8-bit
@@ -24,8 +25,11 @@ inline constexpr int kDigitColumns = 32;
 inline constexpr int kFixedBits = 23;
 inline constexpr std::int32_t kMostFixed = 127 * (1 + 256 + 65536);
 
-/// Where the exact sums begin: minus `zero code` times the sum of the digits, so that codes may be unsigned.
-/// Of columns 0 to 15, 16 to 31, and both.
+/// Where the exact sums of e2m1 codes begin: minus `zero code` times the sum of the digits, so that codes may
+/// be unsigned. Of columns 0 to 15, 16 to 31, and both.
+///
+/// Zero points of integers differ from row to row: they are multiplied by `sums`, the digits' sums of columns
+/// 0 to 15 in the low word and of 16 to 31 in the high one.
 enum DigitStart { kFirstHalf, kSecondHalf, kWhole, kDigitStarts };
 
 /// For one token: a dword holds a digit of four columns.
@@ -33,14 +37,14 @@ struct ByteDigits {
   static constexpr int kDigits = 3, kBits = 8;
   float step;
   std::int32_t start[kDigitStarts][kDigits];
+  std::int32_t sums[kDigits];
   std::int32_t digits[kDigitColumns / 4][kDigits];  // [2 l + nibble]: columns 8 l + nibble + {0, 2, 4, 6}
 };
 
-/// For several tokens: a dword holds a digit of two columns.
+/// For several tokens: a dword holds a digit of two columns. Their codes have been made signed in advance.
 struct WordDigits {
   static constexpr int kDigits = 2, kBits = 12;
   float step;
-  std::int32_t start[kDigitStarts][kDigits];
   std::int32_t digits[kDigitColumns / 2]
                      [kDigits];  // [4 l + 2 nibble + j]: columns 8 l + nibble + 2 j + {0, 4}
 };

@@ -12,7 +12,8 @@ namespace sluice::cpu {
 struct FormatKernel {
   Layout layout{};
   Multiply KernelTable::*multiply = nullptr;
-  DigitKernels KernelTable::*digits = nullptr;  // used where there are any
+  DigitKernels KernelTable::*digits = nullptr;      // used where there are any
+  IntegerKernels KernelTable::*integers = nullptr;  // of integers, which have nothing of the above
 };
 
 template <class F>
@@ -37,6 +38,20 @@ template <>
 inline constexpr FormatKernel kFormatKernel<format::Fp8Channel>{kFp8Rows, &KernelTable::fp8_rows};
 template <>
 inline constexpr FormatKernel kFormatKernel<format::Fp8Tensor>{kFp8Rows, &KernelTable::fp8_rows};
+template <>
+inline constexpr FormatKernel kFormatKernel<format::Int2>{.integers = &KernelTable::int2};
+template <>
+inline constexpr FormatKernel kFormatKernel<format::Int3>{.integers = &KernelTable::int3};
+template <>
+inline constexpr FormatKernel kFormatKernel<format::Int4>{.integers = &KernelTable::int4};
+template <>
+inline constexpr FormatKernel kFormatKernel<format::Int5>{.integers = &KernelTable::int5};
+template <>
+inline constexpr FormatKernel kFormatKernel<format::Int6>{.integers = &KernelTable::int6};
+template <>
+inline constexpr FormatKernel kFormatKernel<format::Int7>{.integers = &KernelTable::int7};
+template <>
+inline constexpr FormatKernel kFormatKernel<format::Int8>{.integers = &KernelTable::int8};
 
 inline const FormatKernel& format_kernel(Format format) {
   return *Formats::visit(format, []<class F>() { return &kFormatKernel<F>; });

@@ -88,18 +88,45 @@ void read_row(const RowsView& rows, int row, float* out) {
       at, rows.width, [](float value) { return value; }, out);
 }
 
-/// The digits of a row of `columns` at a position, in the form that its expert's kernel reads. The row is
-/// zero from there to the end of its padding.
-void stage_digits(const Call& call, int position, const float* row, int columns) {
-  const Workspace& work = call.work;
+/// The expert of a position, of those that are here.
+std::int32_t local_of(const Call& call, int position) {
+  return local_expert(call.forward.routing.ids[call.work.slots[position]], call.forward.expert_map,
+                      call.spec().experts);
+}
+
+/// Copies a row into the order in which an expert's columns are packed.
+void gather(const Call& call, const Stream& stream, int position, const float* row, float* out) {
+  const std::int32_t* order = stream.order(call.packed.expert(local_of(call, position)));
+  for (int i = 0; i < stream.padded_columns(); ++i) out[i] = order[i] < 0 ? 0.0f : row[order[i]];
+}
+
+/// What a stream reads of `row`, of which `columns` are wanted as digits, in the form that its expert's
+/// kernel reads. The row is zero from its end to that of its padding.
+void stage_for(const Call& call, const Stream& stream, const Staged& to, int position, const float* row) {
+  if (stream.gathers()) gather(call, stream, position, row, to.row(position));
+  const int columns = &to == &call.work.up && call.layout().shares_input()
+                          ? std::max(call.layout().gate.digit_columns(), stream.digit_columns())
+                          : stream.digit_columns();
   if (columns == 0) return;
-  const int slot = work.slots[position];
-  const std::int32_t local =
-      local_expert(call.forward.routing.ids[slot], call.forward.expert_map, call.spec().experts);
+  const Workspace& work = call.work;
+  const std::int32_t local = local_of(call, position);
   const bool alone = work.offsets[local + 1] - work.offsets[local] == 1;
-  std::byte* out = work.digits + position * work.digits_stride;
-  work.fixed[position] = alone ? to_digits(row, columns, reinterpret_cast<ByteDigits*>(out))
-                               : to_digits(row, columns, reinterpret_cast<WordDigits*>(out));
+  std::byte* out = to.digits + position * to.digits_stride;
+  const float* from = to.row(position);
+  to.fixed[position] = alone ? to_digits(from, columns, reinterpret_cast<ByteDigits*>(out))
+                             : to_digits(from, columns, reinterpret_cast<WordDigits*>(out));
+}
+
+/// A row of the input, for gate and up.
+void stage_input(const Call& call, int position, const float* row) {
+  stage_for(call, call.layout().up, call.work.up, position, row);
+  if (!call.layout().shares_input()) stage_for(call, call.layout().gate, call.work.gate, position, row);
+}
+
+/// And a mid, for down.
+void stage_mid(const Call& call, int position) {
+  const float* row = call.work.mid + position * call.work.mid_stride;
+  stage_for(call, call.layout().down, call.work.down, position, row);
 }
 
 /// What the token's adapter adds at this position, and A x of it for gate and up.
@@ -111,9 +138,7 @@ void stage_delta(const Call& call, int position, const float* row) {
   if (call.forward.lora == nullptr) return;
   const auto experts = call.forward.lora->of_token(slot / call.top_k());
   if (experts.empty()) return;
-  const std::int32_t local =
-      local_expert(call.forward.routing.ids[slot], call.forward.expert_map, call.spec().experts);
-  const LoraExpert& delta = experts[static_cast<std::size_t>(local)];
+  const LoraExpert& delta = experts[static_cast<std::size_t>(local_of(call, position))];
   work.deltas[position] = &delta;
   project(delta.gate, row, work.low_of(position));
   project(delta.up, row, work.low_of(position) + work.low_stride);
@@ -136,7 +161,7 @@ void stage(const Call& call, int position) {
   if (call.spec().weight_on_input)
     for (int i = 0; i < hidden; ++i) row[i] *= call.forward.routing.weights[slot];
   std::fill(row + hidden, row + work.input_stride, 0.0f);
-  stage_digits(call, position, row, call.layout().first_digit_columns());
+  stage_input(call, position, row);
   stage_delta(call, position, row);
   float* mid = work.mid + position * work.mid_stride;
   std::fill(mid + call.spec().intermediate, mid + work.mid_stride, 0.0f);
@@ -146,8 +171,7 @@ void stage(const Call& call, int position) {
 
 /// Where a product reads its tokens: positions [first, first + count) of an expert that has `of_expert`.
 struct Tokens {
-  const float* rows;  // of position 0
-  std::size_t stride;
+  const Staged& from;
   int first, count, of_expert;
 };
 
@@ -160,11 +184,17 @@ struct Sums {
 
 /// `one`, `several` or, for rows that have no digits, the kernel that reads float32.
 Multiply kernel_for(const Call& call, const Stream& stream, const Tokens& tokens) {
-  if (stream.digit_columns() != 0 && call.work.fixed[tokens.first]) {
-    const DigitKernels& digits = call.table.*stream.format.digits;
+  const bool fixed = stream.digit_columns() != 0 && tokens.from.fixed[tokens.first];
+  const auto of_digits = [&](const DigitKernels& digits) {
     return tokens.of_expert == 1 ? digits.one : digits.several;
+  };
+  if (stream.is_integer()) {
+    const IntegerKernels& integers = call.table.*stream.format.integers;
+    const IntegerKernels::OfPart& kernels =
+        stream.integers.part == kDigitColumns ? integers.wholes : integers.halves;
+    return fixed ? of_digits(kernels.digits) : kernels.multiply;
   }
-  return call.table.*stream.format.multiply;
+  return fixed ? of_digits(call.table.*stream.format.digits) : call.table.*stream.format.multiply;
 }
 
 /// The sums of one unit of rows, by one kernel.
@@ -173,27 +203,29 @@ void multiply_alike(const Call& call, const Stream& stream, const std::byte* exp
   const int lanes = call.layout().lanes;
   const bool together = stream.pairing == Pairing::gate_with_up;
   const int pairs = together ? 2 : 1;
-  const Workspace& work = call.work;
-  kernel_for(call, stream,
-             tokens)({.weights = expert + stream.offset + unit * pairs * stream.pair_bytes,
-                      .pair_bytes = stream.pair_bytes,
-                      .factors_offset = stream.format.layout.factors_offset(lanes, stream.columns),
-                      .pairs = pairs,
-                      .groups = stream.groups(),
-                      .input = tokens.rows + tokens.first * tokens.stride,
-                      .input_stride = tokens.stride,
-                      .digits = work.digits + tokens.first * work.digits_stride,
-                      .digits_stride = work.digits_stride,
-                      .tokens = tokens.count,
-                      .out = {together ? sums.gate : sums.out, together ? sums.out : sums.out + lanes},
-                      .out_stride = sums.stride,
-                      .out_step = static_cast<std::size_t>(lanes)});
+  const Staged& from = tokens.from;
+  const IntegerLayout& integers = stream.integers;
+  kernel_for(call, stream, tokens)(
+      {.weights = expert + stream.offset + unit * pairs * stream.pair_bytes,
+       .pair_bytes = stream.pair_bytes,
+       .factors_offset = stream.format.layout.factors_offset(lanes, stream.columns),
+       .pairs = pairs,
+       .groups = stream.groups(),
+       .integers = {integers.group_steps, integers.head_bytes(lanes), integers.scales, integers.zeros},
+       .input = from.row(tokens.first),
+       .input_stride = from.stride,
+       .digits = from.digits + tokens.first * from.digits_stride,
+       .digits_stride = from.digits_stride,
+       .tokens = tokens.count,
+       .out = {together ? sums.gate : sums.out, together ? sums.out : sums.out + lanes},
+       .out_stride = sums.stride,
+       .out_step = static_cast<std::size_t>(lanes)});
 }
 
 /// The sums of one unit of rows. A token that has no digits takes another kernel than its neighbours.
 void multiply(const Call& call, const Stream& stream, const std::byte* expert, int unit, const Tokens& tokens,
               const Sums& sums) {
-  const bool* fixed = call.work.fixed + tokens.first;
+  const bool* fixed = tokens.from.fixed + tokens.first;
   Tokens alike = tokens;
   for (int done = 0; done < tokens.count; done += alike.count) {
     alike.first = tokens.first + done;
@@ -219,10 +251,12 @@ void first_unit(const Call& call, const Group& group, int unit, int position, in
   const Workspace& work = call.work;
   const std::size_t rows = layout.unit_rows();
   float *gate = scratch, *up = scratch + kTokenChunk * rows;
-  const Tokens tokens{work.input, work.input_stride, position, count, group.last - group.first};
+  const int of_expert = group.last - group.first;
   if (layout.gate.pairs != 0)
-    multiply(call, layout.gate, group.expert, unit, tokens, {.gate = nullptr, .out = gate, .stride = rows});
-  multiply(call, layout.up, group.expert, unit, tokens, {.gate = gate, .out = up, .stride = rows});
+    multiply(call, layout.gate, group.expert, unit, {work.gate, position, count, of_expert},
+             {.gate = nullptr, .out = gate, .stride = rows});
+  multiply(call, layout.up, group.expert, unit, {work.up, position, count, of_expert},
+           {.gate = gate, .out = up, .stride = rows});
 
   const int row = unit * layout.unit_rows();
   const int valid = std::min(layout.unit_rows(), call.spec().intermediate - row);
@@ -261,8 +295,7 @@ void second_product(const Call& call, const Group& group, int unit, int /*worker
   const int valid = std::min(call.layout().unit_rows(), call.spec().hidden - row);
   for_chunks(group, [&](int position, int count) {
     multiply(
-        call, call.layout().down, group.expert, unit,
-        {work.mid, work.mid_stride, position, count, group.last - group.first},
+        call, call.layout().down, group.expert, unit, {work.down, position, count, group.last - group.first},
         {.gate = nullptr, .out = work.out + position * work.out_stride + row, .stride = work.out_stride});
     for (int p = position; p < position + count; ++p)
       if (const LoraExpert* delta = work.delta(p))
@@ -340,10 +373,9 @@ void forward(const KernelTable& table, const PackedExperts& experts, const Forwa
   parallel_for(*f.executor, call.work.offsets[packed.spec.local_experts],
                [&](int p, int) { stage(call, p); });
   for_units(call, {layout.first_units(), layout.first_unit_bytes()}, first_product);
-  if (layout.down.digit_columns() != 0)
-    parallel_for(*f.executor, call.work.offsets[packed.spec.local_experts], [&](int p, int) {
-      stage_digits(call, p, call.work.mid + p * call.work.mid_stride, layout.down.digit_columns());
-    });
+  if (layout.down.digit_columns() != 0 || layout.down.gathers())
+    parallel_for(*f.executor, call.work.offsets[packed.spec.local_experts],
+                 [&](int p, int) { stage_mid(call, p); });
   if (f.lora != nullptr && call.work.deltas != nullptr)
     parallel_for(*f.executor, call.work.offsets[packed.spec.local_experts],
                  [&](int p, int) { stage_down_delta(call, p); });

@@ -9,7 +9,16 @@
 
 #include <cstddef>
 
+#include "experts/cpu/common/layout.h"
+
 namespace sluice::cpu {
+
+/// What a kernel has to know of an IntegerLayout beside what it is made for.
+struct IntegerRecords {
+  int group_steps, head_bytes;
+  ScaleType scales;
+  bool zeros;
+};
 
 /// out[block][token][row] = sum over columns of weights[row][column] * input[token][column], for consecutive
 /// pairs of one matrix or two (see layout.h).
@@ -18,7 +27,8 @@ struct Multiplication {
   std::size_t pair_bytes;      // from one pair to the next
   std::size_t factors_offset;  // within a pair
   int pairs;
-  int groups;                 // of columns
+  int groups;                 // of columns; steps where weights are integers
+  IntegerRecords integers;    // of integers
   const float* input;         // [tokens, input_stride], columns padded with zeros to whole groups
   std::size_t input_stride;   // in floats
   const void* digits;         // the same inputs in fixed point (digits.h), for kernels that read those
@@ -37,12 +47,22 @@ struct DigitKernels {
   Multiply one, several;
 };
 
+/// Kernels of one width of integers, by the columns that a scale covers of a step (layout.h): 32, or 16.
+struct IntegerKernels {
+  struct OfPart {
+    Multiply multiply;
+    DigitKernels digits;
+  };
+  OfPart wholes, halves;
+};
+
 /// One entry a layout of layout.h. A layout with digit kernels has `multiply` for rows that to_digits
 /// refuses: NaN, infinities, and values that fixed point would lose too much of.
 struct KernelTable {
   int lanes;
   Multiply f32, f16, bf16, mxfp4, nvfp4, mxfp8, fp8_block128, fp8_rows;
   DigitKernels mxfp4_digits, nvfp4_digits;
+  IntegerKernels int2, int3, int4, int5, int6, int7, int8;
 };
 
 }  // namespace sluice::cpu

@@ -81,4 +81,76 @@ inline constexpr Layout kFp8Block128{
 /// One scale a row, or one for the matrix: the factors.
 inline constexpr Layout kFp8Rows{.codes = Codes::e4m3, .code_bits = 8, .group = kChain, .factors = true};
 
+// ---- integers
+//
+// Their groups and the type of their scales are the matrix's own, so their layout is made when a spec is
+// known:
+//
+//   pair = { record 0 } { record 1 } ... padding        record = { scales, zero points, steps }
+//   scales, zero points: [parts of a record][2 blocks][lanes]         step = { codes 0, codes 1 }
+//
+// A part is what one scale covers within a step of 32 columns (kDigitColumns): all of it, or a half. With
+// whole steps a record is a group, has one part and as many steps as the group; with halves a record is a
+// step and has two. Codes are cut into planes of 8, 4, 2 and 1 bits, so that no bit is wasted: 3 bits are 2
+// and 1. A plane of w bits takes w lines, each a dword a row, and byte j of line i holds, from its lowest
+// bits upwards, the vectors i * 8 / w and following; byte j of vector v is the column
+// 8 (v / 2) + v % 2 + 2 j, the order of digits.h.
+
+/// How scales are kept. Those of a stream that has both kinds of 16 bits are kept as f32.
+enum class ScaleType : std::uint8_t { f16, bf16, f32 };
+
+/// Bits `shift` and following of the codes, in the lines from `line` on.
+struct Plane {
+  int bits = 0, shift = 0, line = 0;
+};
+
+struct Planes {
+  Plane plane[3] = {};
+  int count = 0;
+};
+
+/// 8 bits are one plane, others the powers of two that they are the sum of, widest first.
+constexpr Planes planes_of(int bits) {
+  Planes planes;
+  for (int width = 8, done = 0; width > 0; width /= 2)
+    if ((bits & width) != 0) {
+      planes.plane[planes.count++] = {width, done, done};
+      done += width;
+    }
+  return planes;
+}
+
+/// Column of a step in byte j of vector v.
+constexpr int column_of(int vector, int byte) { return vector / 2 * 8 + vector % 2 + 2 * byte; }
+
+struct IntegerLayout {
+  int bits = 0;         // 0: no integers
+  int part = 32;        // columns: 32 or 16
+  int group_steps = 1;  // of a record
+  ScaleType scales = ScaleType::f16;
+  bool zeros = false;
+  int columns = 0;       // of a row as it is packed: in the order of the groups, those padded to whole parts
+  bool gathers = false;  // not the order of the matrix: activations have to follow
+
+  constexpr int steps() const { return (columns + 31) / 32; }
+  constexpr int parts() const { return 32 / part; }
+  constexpr int scale_bytes(int lanes) const {
+    return 2 * parts() * lanes * (scales == ScaleType::f32 ? 4 : 2);
+  }
+  constexpr int head_bytes(int lanes) const { return scale_bytes(lanes) + (zeros ? 2 * parts() * lanes : 0); }
+  constexpr int step_bytes(int lanes) const { return 2 * lanes * 4 * bits; }
+  constexpr int records() const { return (steps() + group_steps - 1) / group_steps; }
+  /// Fixed point rounds to a share of the largest of 32 inputs, so a row whose weights are nearly all zero
+  /// may see inputs that have lost more than float32 sums would lose of them. A quantiser leaves a weight
+  /// other than zero in every group, and 2 bits may leave no other: with few groups a row (10 roundings of
+  /// 128 columns with one scale, where 4 are allowed) such a matrix is multiplied in float32.
+  constexpr bool has_digits() const { return bits > 2 || records() * parts() >= 8; }
+  /// Rounded up to whole cache lines.
+  constexpr std::size_t pair_bytes(int lanes) const {
+    const std::size_t used = static_cast<std::size_t>(records()) * head_bytes(lanes) +
+                             static_cast<std::size_t>(steps()) * step_bytes(lanes);
+    return (used + 63) / 64 * 64;
+  }
+};
+
 }  // namespace sluice::cpu

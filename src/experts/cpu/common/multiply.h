@@ -18,6 +18,7 @@
 #include "experts/cpu/common/kernel.h"
 #include "experts/cpu/common/layout.h"
 #include "experts/cpu/common/multiply_digits.h"
+#include "experts/cpu/common/multiply_integers.h"
 
 namespace sluice::cpu {
 namespace {
@@ -303,6 +304,13 @@ constexpr KernelTable make_table() {
       .fp8_rows = Product<V, Decoder<kFp8Rows, E4m3Codes<V>, NoScale<V>>>::run,
       .mxfp4_digits = digit_kernels<V, Decoder<kMxfp4, Fp4, E8m0Scale<V>>>(),
       .nvfp4_digits = digit_kernels<V, Decoder<kNvfp4, Fp4, E4m3Scale<V>>>(),
+      .int2 = integer_kernels<V, 2>(),
+      .int3 = integer_kernels<V, 3>(),
+      .int4 = integer_kernels<V, 4>(),
+      .int5 = integer_kernels<V, 5>(),
+      .int6 = integer_kernels<V, 6>(),
+      .int7 = integer_kernels<V, 7>(),
+      .int8 = integer_kernels<V, 8>(),
   };
 }
 

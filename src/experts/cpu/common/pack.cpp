@@ -80,7 +80,8 @@ class Meter {
 }  // namespace
 
 std::unique_ptr<PackedExperts> pack(const Backend& backend, int lanes, const PackInput& input) {
-  auto packed = std::make_unique<Packed>(backend, input.spec, lanes);
+  auto packed =
+      std::make_unique<Packed>(backend, input.spec, expert_layout(input.spec, lanes, look_at(input.experts)));
   const ExpertLayout& layout = packed->layout;
   const Part parts[] = {make_part(layout.gate), make_part(layout.up), make_part(layout.down)};
   const int chunks = parts[0].chunks + parts[1].chunks + parts[2].chunks;
@@ -95,8 +96,11 @@ std::unique_ptr<PackedExperts> pack(const Backend& backend, int lanes, const Pac
     while (chunk >= part->chunks) chunk -= (part++)->chunks;
     const Stream& stream = *part->stream;
     const PairRange range{stream.pairs * chunk / part->chunks, stream.pairs * (chunk + 1) / part->chunks};
-    pack_pairs(stream, lanes, source_of(layout, stream, input.experts[local]), range,
-               packed->expert(local) + stream.offset);
+    const PairSource source = source_of(layout, stream, input.experts[local]);
+    if (stream.is_integer())
+      pack_integers(stream, lanes, source, range, packed->expert(local));
+    else
+      pack_pairs(stream, lanes, source, range, packed->expert(local) + stream.offset);
     meter.add((range.last - range.first) * stream.pair_bytes);
   });
   meter.rethrow();

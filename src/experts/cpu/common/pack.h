@@ -11,7 +11,8 @@ namespace sluice::cpu {
 
 std::unique_ptr<PackedExperts> pack(const Backend& backend, int lanes, const PackInput& input);
 
-/// Bytes that pack will allocate.
+/// Bytes that pack will allocate, where integers have 16-bit scales and, with act-order, groups of the size
+/// that they declare.
 std::int64_t packed_bytes(const ExpertsSpec& spec, int lanes);
 
 /// Pairs [first, last) of a stream.
@@ -26,5 +27,9 @@ struct PairSource {
 
 /// Writes pairs `range` of `stream`, whose first pair is at `pairs`.
 void pack_pairs(const Stream& stream, int lanes, const PairSource& source, PairRange range, std::byte* pairs);
+/// The same for a stream of integers, and with the first pair the order of their columns. `expert` is where
+/// the expert starts.
+void pack_integers(const Stream& stream, int lanes, const PairSource& source, PairRange range,
+                   std::byte* expert);
 
 }  // namespace sluice::cpu

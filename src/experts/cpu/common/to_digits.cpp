@@ -128,6 +128,21 @@ void put(const std::int32_t (&digit)[kDigitColumns], int d, WordDigits& out) {
   }
 }
 
+/// What the products of one token begin with.
+void put_sums(const std::int32_t (&digit)[kDigitColumns], int d, ByteDigits& out) {
+  std::int32_t half[2] = {};
+  for (int i = 0; i < kDigitColumns / 2; ++i) {
+    half[0] += digit[i];
+    half[1] += digit[i + kDigitColumns / 2];
+  }
+  out.start[kFirstHalf][d] = -kE2m1Zero * half[0];
+  out.start[kSecondHalf][d] = -kE2m1Zero * half[1];
+  out.start[kWhole][d] = -kE2m1Zero * (half[0] + half[1]);
+  out.sums[d] = static_cast<std::int32_t>((static_cast<std::uint32_t>(half[0]) & 0xFFFFu) |
+                                          static_cast<std::uint32_t>(half[1]) << 16);
+}
+void put_sums(const std::int32_t (&)[kDigitColumns], int, WordDigits&) {}
+
 template <class Digits>
 bool convert(const float* row, int columns, Digits* out) {
   Fixed fixed;
@@ -139,14 +154,7 @@ bool convert(const float* row, int columns, Digits* out) {
     for (int d = 0; d < Digits::kDigits; ++d) {
       split<Digits::kBits>(fixed.value, digit);
       put(digit, d, *out);
-      std::int32_t half[2] = {};
-      for (int i = 0; i < kDigitColumns / 2; ++i) {
-        half[0] += digit[i];
-        half[1] += digit[i + kDigitColumns / 2];
-      }
-      out->start[kFirstHalf][d] = -kE2m1Zero * half[0];
-      out->start[kSecondHalf][d] = -kE2m1Zero * half[1];
-      out->start[kWhole][d] = -kE2m1Zero * (half[0] + half[1]);
+      put_sums(digit, d, *out);
     }
   }
   return !loss.too_much();

@@ -33,6 +33,45 @@ std::size_t row_floats(int columns) {
   return (static_cast<std::size_t>(columns) + kDigitColumns - 1) / kDigitColumns * kDigitColumns;
 }
 
+/// Columns that a stream has in the order it reads them, if that is one of its own.
+std::size_t gathered_floats(const Stream& stream) {
+  return stream.gathers() ? row_floats(stream.padded_columns()) : 0;
+}
+
+std::size_t digits_stride(int columns) { return (digit_bytes(columns) + 63) / 64 * 64; }
+
+/// Room for `count` rows of digits and, where `floats` is not 0, of copies.
+Staged take(Carver& carver, std::size_t count, std::size_t floats, std::size_t digits) {
+  Staged staged;
+  staged.rows = carver.take<float>(count * floats);
+  staged.stride = floats;
+  staged.digits = carver.take<std::byte>(count * digits);
+  staged.digits_stride = digits;
+  staged.fixed = carver.take<bool>(count);
+  return staged;
+}
+
+/// The rows themselves, where no stream needs a copy of them.
+void read_in_place(const Stream& stream, float* rows, std::size_t stride, Staged& staged) {
+  if (stream.gathers()) return;
+  staged.rows = rows;
+  staged.stride = stride;
+}
+
+void take_staged(const ExpertLayout& layout, std::size_t count, Carver& carver, Workspace& work) {
+  const bool shared = layout.shares_input();
+  const int first = std::max(shared ? layout.gate.digit_columns() : 0, layout.up.digit_columns());
+  work.up = take(carver, count, std::max(gathered_floats(layout.up), gathered_floats(layout.down)),
+                 digits_stride(std::max(first, layout.down.digit_columns())));
+  work.down = work.up;
+  read_in_place(layout.up, work.input, work.input_stride, work.up);
+  read_in_place(layout.down, work.mid, work.mid_stride, work.down);
+  work.gate = work.up;
+  if (shared) return;
+  work.gate = take(carver, count, gathered_floats(layout.gate), digits_stride(layout.gate.digit_columns()));
+  read_in_place(layout.gate, work.input, work.input_stride, work.gate);
+}
+
 }  // namespace
 
 Workspace make_workspace(const Packed& packed, std::int64_t slots, int workers, std::byte* memory) {
@@ -42,8 +81,6 @@ Workspace make_workspace(const Packed& packed, std::int64_t slots, int workers, 
   work.mid_stride = row_floats(layout.down.padded_columns());
   work.out_stride = row_floats(layout.down.pairs * layout.unit_rows());
   work.scratch_stride = std::size_t{2} * kTokenChunk * layout.unit_rows();
-  const int columns = std::max(layout.first_digit_columns(), layout.down.digit_columns());
-  work.digits_stride = (digit_bytes(columns) + 63) / 64 * 64;
 
   Carver carver(memory);
   const auto count = static_cast<std::size_t>(slots);
@@ -54,8 +91,7 @@ Workspace make_workspace(const Packed& packed, std::int64_t slots, int workers, 
   work.input = carver.take<float>(count * work.input_stride);
   work.mid = carver.take<float>(count * work.mid_stride);
   work.out = carver.take<float>(count * work.out_stride);
-  work.digits = carver.take<std::byte>(count * work.digits_stride);
-  work.fixed = carver.take<bool>(count);
+  take_staged(layout, count, carver, work);
   if (packed.spec.lora_rank > 0) {
     work.low_stride = row_floats(packed.spec.lora_rank);
     work.deltas = carver.take<const LoraExpert*>(count);

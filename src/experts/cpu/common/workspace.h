@@ -17,6 +17,17 @@ namespace sluice::cpu {
 /// Tokens that a worker takes through one unit of rows at a time: its sums stay in the first-level cache.
 inline constexpr int kTokenChunk = 64;
 
+/// What a product reads: a row a position, and the same in fixed point for kernels that read that.
+struct Staged {
+  float* rows = nullptr;        // [positions, stride]
+  std::byte* digits = nullptr;  // [positions, digits_stride]
+  bool* fixed = nullptr;        // [positions] whether the digits hold the row (to_digits.h)
+  std::size_t stride = 0;       // in floats
+  std::size_t digits_stride = 0;
+
+  float* row(int position) const { return rows + position * stride; }
+};
+
 struct Workspace {
   std::int32_t* offsets = nullptr;    // [local_experts + 1] positions of each expert
   std::int32_t* slots = nullptr;      // [slots] position -> slot
@@ -25,8 +36,9 @@ struct Workspace {
   float* input = nullptr;             // [positions, input_stride]
   float* mid = nullptr;               // [positions, mid_stride]
   float* out = nullptr;               // [positions, out_stride], before weights and biases
-  std::byte* digits = nullptr;        // [positions, digits_stride] of the input, then of `mid`
-  bool* fixed = nullptr;              // [positions] whether the digits hold the row (to_digits.h)
+  // Gate's and up's are one unless either gathers columns (packed.h); then rows are copies in that order.
+  // Up's and down's memory is the same: up is done when `mid` is there.
+  Staged gate, up, down;
   // Only for a layer that takes adapters.
   const LoraExpert** deltas = nullptr;  // [positions] what its token's adapter adds; null for nothing
   float* low = nullptr;                 // [positions, 2, low_stride] scale A x of gate, or later down; of up
@@ -34,7 +46,6 @@ struct Workspace {
 
   std::size_t input_stride = 0, mid_stride = 0, out_stride = 0, scratch_stride = 0;  // in floats
   std::size_t low_stride = 0;
-  std::size_t digits_stride = 0;  // in bytes
   std::size_t bytes = 0;
 
   const LoraExpert* delta(int position) const { return deltas == nullptr ? nullptr : deltas[position]; }

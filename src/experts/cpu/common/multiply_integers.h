@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+// The product of integer codes and fixed-point inputs (digits.h), once for all vector widths, widths of codes
+// and groups. Only the kernels.cpp of a backend includes this; everything is in an anonymous namespace
+// (kernel.h says why).
+//
+// For every part, the columns of a step that one scale covers:  sum of (code - zero) * X, exactly;  one
+// rounding to float32;  times the step (exact);  acc = fma(scale, that, acc). A minimum that is subtracted
+// from a part's weights (w = scale * code - minimum) would be one more fma here, of it and the sum of X.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "experts/cpu/common/digit_tile.h"
+#include "experts/cpu/common/digits.h"
+#include "experts/cpu/common/kernel.h"
+#include "experts/cpu/common/layout.h"
+
+namespace sluice::cpu {
+namespace {
+
+/// Reads codes of kBits: vector v of a step's block, four columns of every row in the bytes of its dword.
+template <class V, int kBits>
+struct IntegerCodes {
+  using Dwords = typename V::Dwords;
+  static constexpr Planes kPlanes = planes_of(kBits);
+  static constexpr int kLineBytes = 4 * V::kLanes;
+  static constexpr int kBlockBytes = kBits * kLineBytes;
+
+  template <int kVector>
+  [[gnu::always_inline]] static inline Dwords vector(const std::byte* block) {
+    if constexpr (kBits == 8) {
+      return V::load_dwords(block + kVector * kLineBytes);
+    } else {
+      Dwords codes = plane<kVector, 0>(block);
+      if constexpr (kPlanes.count > 1) codes = V::or_bits(codes, plane<kVector, 1>(block));
+      if constexpr (kPlanes.count > 2) codes = V::or_bits(codes, plane<kVector, 2>(block));
+      return codes;
+    }
+  }
+
+ private:
+  /// The bits of one plane, in their place within the code.
+  template <int kVector, int kPlane>
+  [[gnu::always_inline]] static inline Dwords plane(const std::byte* block) {
+    constexpr Plane kOf = kPlanes.plane[kPlane];
+    constexpr int kAline = 8 / kOf.bits;
+    constexpr int kDown = kVector % kAline * kOf.bits - kOf.shift;
+    constexpr std::int32_t kMask = ((1 << kOf.bits) - 1) << kOf.shift;
+    const Dwords line = V::load_dwords(block + (kOf.line + kVector / kAline) * kLineBytes);
+    const Dwords mask = V::set_dword(0x01010101 * kMask);
+    if constexpr (kDown > 0) return V::and_bits(V::template shift_right<kDown>(line), mask);
+    if constexpr (kDown < 0) return V::and_bits(V::template shift_left<-kDown>(line), mask);
+    return V::and_bits(line, mask);
+  }
+};
+
+/// What stands before the steps of a record.
+template <class V, int kParts>
+struct RecordHead {
+  using Dwords = typename V::Dwords;
+  typename V::Reg scale[kParts][2];
+  Dwords zero[kParts][2];  // minus the zero points, as dwords
+
+  [[gnu::always_inline]] RecordHead(const IntegerRecords& records, std::int32_t middle, const std::byte* at) {
+    const int wide = records.scales == ScaleType::f32 ? 4 : 2;
+    for (int p = 0; p < kParts; ++p)
+      for (int b = 0; b < 2; ++b, at += wide * V::kLanes) scale[p][b] = scale_at(records.scales, at);
+    for (int p = 0; p < kParts; ++p)
+      for (int b = 0; b < 2; ++b, at += V::kLanes)
+        zero[p][b] = records.zeros ? V::minus(V::load_bytes(at)) : V::set_dword(-middle);
+  }
+
+  static typename V::Reg scale_at(ScaleType type, const std::byte* at) {
+    if (type == ScaleType::f16) return V::load_f16(at);
+    if (type == ScaleType::bf16) return V::load_bf16(at);
+    return V::load(reinterpret_cast<const float*>(at));
+  }
+  /// The same in the low, the high or both words of each dword.
+  [[gnu::always_inline]] Dwords low_zero(int p, int b) const {
+    return V::and_bits(zero[p][b], V::set_dword(0xFFFF));
+  }
+  [[gnu::always_inline]] Dwords high_zero(int p, int b) const {
+    return V::template shift_left<16>(zero[p][b]);
+  }
+  [[gnu::always_inline]] Dwords both_zero(int p, int b) const {
+    return V::or_bits(low_zero(p, b), high_zero(p, b));
+  }
+};
+
+template <class V, int kBits, int kPart>
+struct IntegerProduct {
+  using Reg = typename V::Reg;
+  using Dwords = typename V::Dwords;
+  using Codes = IntegerCodes<V, kBits>;
+  using Tiles = DigitTiles<V, kPart, 1>;
+  static constexpr int kLanes = V::kLanes;
+  static constexpr int kParts = kDigitColumns / kPart;
+  using Head = RecordHead<V, kParts>;
+  static constexpr int kBlockBytes = Codes::kBlockBytes;
+  static constexpr int kStepBytes = 2 * kBlockBytes;
+  static constexpr int kVectors = kPart / 4;  // of a part
+  static constexpr std::int32_t kMiddle = 1 << (kBits - 1);
+  /// Bytes that are asked for ahead of a walk over cold weights (multiply.h).
+  static constexpr int kAhead = 8192;
+
+  static const std::byte* weights(const Multiplication& a, int pair) {
+    return a.weights + pair * a.pair_bytes;
+  }
+
+  // ---- one token: 8-bit products
+
+  static void one(const Multiplication& a) {
+    const int head_bytes = a.integers.head_bytes;
+    for (int pair = 0; pair < a.pairs; ++pair) {
+      const std::byte* at = weights(a, pair);
+      const auto* input = static_cast<const ByteDigits*>(a.digits);
+      Reg acc[2] = {V::zero(), V::zero()};
+      for (int left = a.groups; left > 0; left -= a.integers.group_steps) {
+        for (int line = 0; line < head_bytes; line += 64) V::prefetch(at + kAhead + line);
+        const Head head(a.integers, kMiddle, at);
+        at += head_bytes;
+        const int steps = left < a.integers.group_steps ? left : a.integers.group_steps;
+        for (int s = 0; s < steps; ++s, at += kStepBytes, ++input) {
+          for (int line = 0; line < kStepBytes; line += 64) V::prefetch(at + kAhead + line);
+          part<0>(at, *input, head, acc);
+          if constexpr (kParts == 2) part<1>(at, *input, head, acc);
+        }
+      }
+      for (int b = 0; b < 2; ++b) V::store(a.out[b] + pair * a.out_step, acc[b]);
+    }
+  }
+
+  /// Sums of codes times digits.
+  struct Sums {
+    Dwords of[2][ByteDigits::kDigits];
+  };
+
+  template <int kIndex>
+  [[gnu::always_inline]] static inline void part(const std::byte* step, const ByteDigits& input,
+                                                 const Head& head, Reg (&acc)[2]) {
+    Sums sum;
+    for (int b = 0; b < 2; ++b) {
+      const Dwords zero = kParts == 1   ? head.both_zero(0, b)
+                          : kIndex == 0 ? head.low_zero(0, b)
+                                        : head.high_zero(kIndex, b);
+#pragma GCC unroll 3
+      for (int d = 0; d < ByteDigits::kDigits; ++d)
+        sum.of[b][d] = V::multiply_words(zero, V::broadcast_dword(&input.sums[d]));
+    }
+    chunks<kIndex * kVectors>(step, input, sum);
+#pragma GCC unroll 2
+    for (int b = 0; b < 2; ++b)
+      acc[b] = V::fma(head.scale[kIndex][b], Tiles::value(rounded(sum.of[b]), &input.step), acc[b]);
+  }
+
+  /// Vectors whose products fit a word together: each adds two of at most 128 times the largest code. Bytes
+  /// do not fit at all, and are taken as two nibbles.
+  static constexpr int kProductCode = kBits == 8 ? 15 : (1 << kBits) - 1;
+  static constexpr int kFit = 32767 / (2 * 128 * kProductCode);
+  static constexpr int kChunk = kFit >= 8 ? 8 : kFit >= 4 ? 4 : kFit >= 2 ? 2 : 1;
+  static constexpr int kOfChunk = kChunk < kVectors ? kChunk : kVectors;
+
+  /// The vectors from kFirst to the end of the part.
+  template <int kFirst>
+  [[gnu::always_inline]] static inline void chunks(const std::byte* step, const ByteDigits& input,
+                                                   Sums& sum) {
+    chunk<kFirst, 0>(step, input, sum);
+    if constexpr (kBits == 8) chunk<kFirst, 4>(step, input, sum);
+    if constexpr ((kFirst + kOfChunk) % kVectors != 0) chunks<kFirst + kOfChunk>(step, input, sum);
+  }
+
+  /// Products of some vectors; of bytes those of the nibble at kShift.
+  template <int kFirst, int kShift>
+  [[gnu::always_inline]] static inline void chunk(const std::byte* step, const ByteDigits& input, Sums& sum) {
+    Dwords words[2][ByteDigits::kDigits];
+    add_vectors<kFirst, kShift, 0>(step, input, words);
+    for (int b = 0; b < 2; ++b)
+#pragma GCC unroll 3
+      for (int d = 0; d < ByteDigits::kDigits; ++d) {
+        const Dwords pairs = kShift == 0 ? V::add_pairs(words[b][d])
+                                         : V::multiply_words(words[b][d], V::set_words(1 << kShift));
+        sum.of[b][d] = V::add_dwords(sum.of[b][d], pairs);
+      }
+  }
+
+  template <int kFirst, int kShift, int kDone>
+  [[gnu::always_inline]] static inline void add_vectors(const std::byte* step, const ByteDigits& input,
+                                                        Dwords (&words)[2][ByteDigits::kDigits]) {
+    constexpr int kVector = kFirst + kDone;
+    Dwords w[2];
+    for (int b = 0; b < 2; ++b) {
+      w[b] = Codes::template vector<kVector>(step + b * kBlockBytes);
+      if constexpr (kBits == 8) w[b] = kShift == 0 ? V::low_nibbles(w[b]) : V::high_nibbles(w[b]);
+    }
+#pragma GCC unroll 3
+    for (int d = 0; d < ByteDigits::kDigits; ++d) {
+      const Dwords x = V::broadcast_dword(&input.digits[kVector][d]);
+#pragma GCC unroll 2
+      for (int b = 0; b < 2; ++b) {
+        const Dwords product = V::multiply_bytes(w[b], x);
+        words[b][d] = kDone == 0 ? product : V::add_words(words[b][d], product);
+      }
+    }
+    if constexpr (kDone + 1 < kOfChunk) add_vectors<kFirst, kShift, kDone + 1>(step, input, words);
+  }
+
+  /// The three sums as one number, rounded once.
+  [[gnu::always_inline]] static inline Reg rounded(const Dwords (&sum)[ByteDigits::kDigits]) {
+    if constexpr (kBits <= 4) {
+      // A sum is at most 32 * 15 * 128: with 256 of the second, the first two stay below 2^24.
+      const Reg low = V::fma(V::to_float(sum[1]), V::set(0x1p8f), V::to_float(sum[0]));
+      return V::fma(V::to_float(sum[2]), V::set(0x1p16f), low);
+    } else {
+      // At most 32 * 255 * 128, below 2^20. As two numbers below 2^24: high * 2^12 + low.
+      const Dwords two = V::add_dwords(V::template shift_left<8>(sum[1]), sum[0]);
+      const Dwords high =
+          V::add_dwords(V::template shift_left<4>(sum[2]), V::template shift_right_signed<12>(two));
+      const Dwords low = V::and_bits(two, V::set_dword(0xFFF));
+      return V::fma(V::to_float(high), V::set(0x1p12f), V::to_float(low));
+    }
+  }
+
+  // ---- several tokens: 16-bit products
+
+  static void several(const Multiplication& a) {
+    for (int pair = 0; pair < a.pairs; ++pair) {
+      Walk walk(a, pair);
+      Tiles::pair(a, pair, a.groups * kParts, [&](int first, int count, typename Tiles::PanelGroup* panel) {
+        for (int g = 0; g < count; g += kParts, ++walk) decode(walk, panel + g);
+        (void)first;  // the walk is there already
+      });
+    }
+  }
+
+  /// Goes from step to step, and over the heads between them.
+  struct Walk {
+    [[gnu::always_inline]] Walk(const Multiplication& of, int pair)
+        : a(of), at(weights(of, pair)), head(of.integers, kMiddle, at) {
+      at += a.integers.head_bytes;
+    }
+    [[gnu::always_inline]] void operator++() {
+      at += kStepBytes;
+      if (++steps % a.integers.group_steps != 0 || steps == a.groups) return;
+      head = Head(a.integers, kMiddle, at);
+      at += a.integers.head_bytes;
+    }
+
+    const Multiplication& a;
+    const std::byte* at;
+    Head head;
+    int steps = 0;
+  };
+
+  [[gnu::always_inline]] static inline void decode(const Walk& walk, typename Tiles::PanelGroup* to) {
+    // The next panel's, for which the tiles of this one leave the time.
+    for (int line = 0; line < kStepBytes; line += 64) V::prefetch(walk.at + 8 * kStepBytes + line);
+    for (int b = 0; b < 2; ++b) {
+      for (int p = 0; p < kParts; ++p) V::store(to[p].scales[b], walk.head.scale[p][b]);
+      decode_vectors<0>(walk, b, to);
+    }
+  }
+
+  template <int kVector>
+  [[gnu::always_inline]] static inline void decode_vectors(const Walk& walk, int b,
+                                                           typename Tiles::PanelGroup* to) {
+    constexpr int kIndex = kVector / kVectors, kWithin = kVector % kVectors;
+    const Dwords w = Codes::template vector<kVector>(walk.at + b * kBlockBytes);
+    const Dwords zero = walk.head.both_zero(kIndex, b);
+    V::store_words(to[kIndex].codes[2 * kWithin][b], V::add_words(V::even_bytes(w), zero));
+    V::store_words(to[kIndex].codes[2 * kWithin + 1][b], V::add_words(V::odd_bytes(w), zero));
+    if constexpr (kVector + 1 < 8) decode_vectors<kVector + 1>(walk, b, to);
+  }
+
+  // ---- rows without digits: float32, and short rather than fast
+
+  static void floats(const Multiplication& a) {
+    for (int pair = 0; pair < a.pairs; ++pair)
+      for (int m = 0; m < a.tokens; ++m) {
+        Walk walk(a, pair);
+        const float* input = a.input + m * a.input_stride;
+        Reg acc[2] = {V::zero(), V::zero()};
+        for (int s = 0; s < a.groups; ++s, ++walk, input += kDigitColumns)
+          for (int b = 0; b < 2; ++b) {
+            Reg sum[kParts];
+            for (Reg& part : sum) part = V::zero();
+            float_vectors<0>(walk, b, input, sum);
+            for (int p = 0; p < kParts; ++p) acc[b] = V::fma(walk.head.scale[p][b], sum[p], acc[b]);
+          }
+        for (int b = 0; b < 2; ++b) V::store(Tiles::out(a, b, pair, m), acc[b]);
+      }
+  }
+
+  template <int kVector>
+  [[gnu::always_inline]] static inline void float_vectors(const Walk& walk, int b, const float* input,
+                                                          Reg (&sum)[kParts]) {
+    constexpr int kIndex = kVector / kVectors;
+    const Dwords w = Codes::template vector<kVector>(walk.at + b * kBlockBytes);
+    const Dwords zero = walk.head.zero[kIndex][b], byte = V::set_dword(0xFF);
+    const Reg values[4] = {
+        V::to_float(V::add_dwords(V::and_bits(w, byte), zero)),
+        V::to_float(V::add_dwords(V::and_bits(V::template shift_right<8>(w), byte), zero)),
+        V::to_float(V::add_dwords(V::and_bits(V::template shift_right<16>(w), byte), zero)),
+        V::to_float(V::add_dwords(V::template shift_right<24>(w), zero))};
+    constexpr int kColumn = column_of(kVector, 0);
+    for (int j = 0; j < 4; ++j)
+      sum[kIndex] = V::fma(values[j], V::broadcast(input + kColumn + 2 * j), sum[kIndex]);
+    if constexpr (kVector + 1 < 8) float_vectors<kVector + 1>(walk, b, input, sum);
+  }
+};
+
+template <class V, int kBits, int kPart>
+constexpr IntegerKernels::OfPart integer_part() {
+  using Product = IntegerProduct<V, kBits, kPart>;
+  return {.multiply = Product::floats, .digits = {.one = Product::one, .several = Product::several}};
+}
+
+template <class V, int kBits>
+constexpr IntegerKernels integer_kernels() {
+  return {.wholes = integer_part<V, kBits, 32>(), .halves = integer_part<V, kBits, 16>()};
+}
+
+}  // namespace
+}  // namespace sluice::cpu
