@@ -34,12 +34,16 @@ Layer layer_of(const Backend& backend, const Problem& problem, const LayerWeight
   spec.shared.reset();
   spec.routed.local_experts = static_cast<int>(rank.size());
   LayerWeights here;
+  std::vector<OtherFormats> others;
   here.owner = weights.owner;
   std::vector<std::int32_t> map(static_cast<std::size_t>(spec.routed.experts), -1);
   for (std::size_t i = 0; i < rank.size(); ++i) {
     map[static_cast<std::size_t>(rank[i])] = static_cast<std::int32_t>(i);
     here.routed.push_back(weights.routed[static_cast<std::size_t>(rank[i])]);
+    const MatrixFormats& formats = problem.spec().routed.formats_of(rank[i]);
+    if (formats != spec.routed.formats) others.push_back({static_cast<std::int32_t>(i), formats});
   }
+  spec.routed.others = others;
   const bool all_here = spec.routed.local_experts == spec.routed.experts;
   return Layer(choose({.layer = spec,
                        .device = detect(),
@@ -215,8 +219,10 @@ TEST_P(LayoutsTest, PartsOfRanksSumToTheWhole) {
   const std::vector<std::vector<Rank>> maps = {
       {{5, 0, 3}, {1}, {2, 4}}, {{0, 1, 2, 3}, {3, 4, 5, 0}, {0}}, {{0, 1, 2, 3, 4}, {5}}};
   for (const Format format : members(backend.can.weights)) {
-    const Case made = make_case(format, format, members(backend.can.activations).front(),
-                                FeatureSet().add(Features::of<feature::DownBias>()));
+    FeatureSet features = Features::set<feature::DownBias>();
+    if (backend.can.features.has(Features::of<feature::MixedExperts>()))
+      features.add(Features::of<feature::MixedExperts>());
+    const Case made = make_case(format, format, members(backend.can.activations).front(), features);
     const Problem problem(made, Numbers::noisy, {.tokens = 9, .dtype = DType::f32});
     const std::vector<float> flat = problem.run(problem.layer(backend)).experts_out;
     for (const std::vector<Rank>& ranks : maps)

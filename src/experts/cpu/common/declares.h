@@ -13,9 +13,9 @@ inline constexpr NameSet<struct FormatTag> kWeights =
 inline constexpr FeatureSet kFeatures =
     Features::set<feature::GateUpBias, feature::DownBias, feature::Limit, feature::Slope, feature::Shift,
                   feature::Saturation, feature::ExpertMap, feature::WeightOnInput, feature::SharedExpert,
-                  feature::MixedFormats, feature::Lora>();
+                  feature::MixedFormats, feature::MixedExperts, feature::Lora>();
 
 inline constexpr NameSet<struct CallModeTag> kCalls =
-    CallModes::set<call::Contiguous, call::Batched, call::BatchInvariant>();
+    CallModes::set<call::Contiguous, call::Batched, call::BatchInvariant, call::Update>();
 
 }  // namespace sluice::cpu

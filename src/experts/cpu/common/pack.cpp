@@ -77,30 +77,42 @@ class Meter {
   std::exception_ptr thrown_;
 };
 
-}  // namespace
-
-std::unique_ptr<PackedExperts> pack(const Backend& backend, int lanes, const PackInput& input) {
-  auto packed = std::make_unique<Packed>(backend, input.spec, lanes);
+/// Packs the experts of `input` as the local ones from `first` on.
+void pack_experts(Packed* packed, int lanes, const PackInput& input, int first) {
   const ExpertLayout& layout = packed->layout;
   const Part parts[] = {make_part(layout.gate), make_part(layout.up), make_part(layout.down)};
   const int chunks = parts[0].chunks + parts[1].chunks + parts[2].chunks;
   const std::size_t stream_bytes = layout.gate.bytes() + layout.up.bytes() + layout.down.bytes();
-  Meter meter(input.progress, static_cast<std::int64_t>(input.spec.local_experts * stream_bytes));
+  const int experts = static_cast<int>(input.experts.size());
+  Meter meter(input.progress, static_cast<std::int64_t>(experts * stream_bytes));
 
-  parallel_for(input.executor, input.spec.local_experts * chunks, [&](int task, int) {
+  parallel_for(input.executor, experts * chunks, [&](int task, int) {
     const int local = task / chunks;
     int chunk = task % chunks;
-    if (chunk == 0) pack_biases(*packed, input.experts[local], packed->expert(local));
+    if (chunk == 0) pack_biases(*packed, input.experts[local], packed->expert(first + local));
     const Part* part = parts;
     while (chunk >= part->chunks) chunk -= (part++)->chunks;
     const Stream& stream = *part->stream;
     const PairRange range{stream.pairs * chunk / part->chunks, stream.pairs * (chunk + 1) / part->chunks};
     pack_pairs(stream, lanes, source_of(layout, stream, input.experts[local]), range,
-               packed->expert(local) + stream.offset);
+               packed->expert(first + local) + stream.offset);
     meter.add((range.last - range.first) * stream.pair_bytes);
   });
   meter.rethrow();
+}
+
+}  // namespace
+
+std::unique_ptr<PackedExperts> pack(const Backend& backend, int lanes, const PackInput& input) {
+  auto packed = std::make_unique<Packed>(backend, input.spec, lanes);
+  pack_experts(packed.get(), lanes, input, 0);
   return packed;
+}
+
+void update(PackedExperts& packed, const UpdateInput& input) {
+  auto& mine = static_cast<Packed&>(packed);
+  pack_experts(&mine, mine.layout.lanes, {mine.spec, {&input.weights, 1}, {}, input.executor, {}},
+               input.local);
 }
 
 std::int64_t packed_bytes(const ExpertsSpec& spec, int lanes) {

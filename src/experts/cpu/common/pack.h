@@ -11,6 +11,9 @@ namespace sluice::cpu {
 
 std::unique_ptr<PackedExperts> pack(const Backend& backend, int lanes, const PackInput& input);
 
+/// Packs one expert anew, in place.
+void update(PackedExperts& packed, const UpdateInput& input);
+
 /// Bytes that pack will allocate.
 std::int64_t packed_bytes(const ExpertsSpec& spec, int lanes);
 
