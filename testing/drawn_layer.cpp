@@ -90,9 +90,10 @@ class LayerDraw {
 
   LayerWeights layer() {
     LayerWeights weights;
-    for (int e = 0; e < spec_.routed.local_experts; ++e) weights.routed.push_back(expert(spec_.routed));
+    for (int e = 0; e < spec_.routed.local_experts; ++e)
+      weights.routed.push_back(expert(spec_.routed, spec_.routed.formats_of(e)));
     if (spec_.shared) {
-      weights.shared.push_back(expert(spec_.shared->experts));
+      weights.shared.push_back(expert(spec_.shared->experts, spec_.shared->experts.formats));
       if (spec_.shared->sigmoid_gate) weights.shared_gate = shared_gate();
     }
     weights.router = router();
@@ -101,23 +102,22 @@ class LayerDraw {
   }
 
  private:
-  ExpertWeights expert(const ExpertsSpec& spec) {
+  ExpertWeights expert(const ExpertsSpec& spec, const MatrixFormats& formats) {
     const Shape wide{spec.intermediate, spec.hidden}, tall{spec.hidden, spec.intermediate};
     const bool limited = std::isfinite(spec.params.limit);
     const double reach = (limited ? spec.params.limit : 1.5) / std::sqrt(static_cast<double>(spec.hidden));
     const double down_reach = 1 / std::sqrt(static_cast<double>(spec.intermediate));
     std::optional<WeightMatrix> gate;
-    if (spec.formats.gate)
-      gate = matrix({*spec.formats.gate, spec.formats.gate_grouping}, wide,
-                    exact_ ? gates(wide) : normal(wide, reach));
+    if (formats.gate)
+      gate = matrix({*formats.gate, formats.gate_grouping}, wide, exact_ ? gates(wide) : normal(wide, reach));
     ExpertWeights expert{.gate = gate,
-                         .up = matrix({spec.formats.up, spec.formats.up_grouping}, wide,
+                         .up = matrix({formats.up, formats.up_grouping}, wide,
                                       exact_ ? sparse(wide, kUpTerms) : normal(wide, reach)),
-                         .down = matrix({spec.formats.down, spec.formats.down_grouping}, tall,
+                         .down = matrix({formats.down, formats.down_grouping}, tall,
                                         exact_ ? sparse(tall, kDownTerms) : normal(tall, down_reach))};
     if (spec.gate_up_bias) {
       expert.up_bias = bias(spec.intermediate);
-      if (spec.formats.gate) expert.gate_bias = gate_bias(*expert.gate);
+      if (formats.gate) expert.gate_bias = gate_bias(*expert.gate);
     }
     if (spec.down_bias) expert.down_bias = bias(spec.hidden);
     return expert;

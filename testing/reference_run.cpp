@@ -55,14 +55,14 @@ PassResult run_pass(const Pass& pass, std::span<const double> x, Executor* execu
     reference::Observed& observed = seen[static_cast<std::size_t>(token)];
     observed.magnitude = std::span(result.magnitude).subspan(at, hidden);
     std::vector<double> scratch(reference::scratch_doubles(pass.spec));
-    reference::compute(
-        {pass.spec, pass.experts, pass.expert_map},
-        {.x = x.data() + at,
-         .ids = pass.routing.ids + slot,
-         .weights = pass.routing.weights + slot,
-         .top_k = pass.spec.top_k,
-         .lora = pass.lora.ids.empty() ? std::span<const LoraExpert>() : pass.lora.of_token(token)},
-        result.out.data() + at, scratch, &observed);
+    reference::compute({pass.spec, pass.experts, pass.expert_map},
+                       {.x = x.data() + at,
+                        .ids = pass.routing.ids + slot,
+                        .weights = pass.routing.weights + slot,
+                        .top_k = pass.spec.top_k,
+                        .lora = pass.lora.ids.empty() ? nullptr : &pass.lora,
+                        .lora_token = token},
+                       result.out.data() + at, scratch, &observed);
   });
   for (const reference::Observed& observed : seen) {
     result.values += observed.values;

@@ -169,6 +169,23 @@ void add_plain_layer(Shard& shard, const Flavour& flavour, const PlainNames& nam
   }
 }
 
+/// What qwen3-moe-ignored leaves as it was: an expert by its own name, which covers its children; one matrix
+/// of an expert by its name; experts of one layer by an expression.
+constexpr const char* kIgnored[] = {"model.layers.0.mlp.experts.1", "model.layers.1.mlp.experts.1",
+                                    "model.layers.0.mlp.experts.5.down_proj",
+                                    "re:model[.]layers[.]1[.]mlp[.]experts[.][67][.].*"};
+
+bool is_ignored(const std::string& name) {
+  const auto below = [&](std::string_view module) { return name.starts_with(module); };
+  return below("model.layers.0.mlp.experts.1.") || below("model.layers.1.mlp.experts.1.") ||
+         name == "model.layers.0.mlp.experts.5.down_proj" || below("model.layers.1.mlp.experts.6.") ||
+         below("model.layers.1.mlp.experts.7.");
+}
+
+void add_mxfp4_unless_ignored(Shard& shard, const std::string& name, const Drawn& values) {
+  (is_ignored(name) ? add_plain_weight : add_compressed_mxfp4)(shard, name, values);
+}
+
 void add_mixtral_layer(Shard& shard, const Flavour& flavour, int layer) {
   add_plain_layer(shard, flavour, {"block_sparse_moe", "w1", "w3", "w2"}, layer);
 }
@@ -225,7 +242,10 @@ Json qwen3_scheme(std::string_view flavour) {
     return compressed_tensors_config(weights, "pack-quantized");
   }
   weights.update({{"strategy", "group"}, {"group_size", 32}, {"scale_dtype", "torch.uint8"}});
-  return compressed_tensors_config(weights, "mxfp4-pack-quantized");
+  Json scheme = compressed_tensors_config(weights, "mxfp4-pack-quantized");
+  if (flavour == "qwen3-moe-ignored")
+    for (const char* module : kIgnored) scheme["ignore"].push_back(module);
+  return scheme;
 }
 
 Json qwen3_config(const Flavour& flavour) {
@@ -314,6 +334,11 @@ constexpr Flavour kFlavours[] = {
     {.name = "qwen3-moe-mxfp4",
      .shape = {},
      .add_matrix = add_compressed_mxfp4,
+     .add_layer = add_qwen3_layer,
+     .config = qwen3_config},
+    {.name = "qwen3-moe-ignored",
+     .shape = {},
+     .add_matrix = add_mxfp4_unless_ignored,
      .add_layer = add_qwen3_layer,
      .config = qwen3_config},
     {.name = "qwen3-moe-int3",

@@ -103,6 +103,24 @@ class Layer {
   /// token with that expert alone and that weight gets.
   void run_rows(const ExpertRows& call) const;
 
+  // Live update. The weights of a layer are its own and no other layer's, so nothing else changes with them.
+  // What is replaced keeps its address, its shape, its formats and its biases; everything derived from it is
+  // made anew, so that the layer then gives the bits of one packed from the new weights. Nothing is allocated
+  // for packed weights. The plan's request must have asked for the mode "update" (not_planned); weights that
+  // a Layer of this spec would have refused are refused the same way, and the layer is then unchanged. No
+  // other call may run on this layer meanwhile; an update has been done when it returns. Two experts that
+  // change places, with their rows of the router, permute the ids and leave the results as they are, bit for
+  // bit (with scores of "softmax", which sums over all experts in order, only where the routing is given).
+
+  /// Replaces the weights of a routed expert, which is at position `local` of LayerWeights::routed. `owner`
+  /// keeps the views alive, for backends that read them in place; what the expert had before is released.
+  void update_expert(int local, const ExpertWeights& weights, std::shared_ptr<const void> owner = {});
+  /// Replaces the shared expert and its gate, empty where the spec has none.
+  void update_shared(const ExpertWeights& weights, const VectorView& shared_gate = {},
+                     std::shared_ptr<const void> owner = {});
+  /// Replaces the router: all parts of it that the layer was made with. The views are not kept.
+  void update_router(const RouterWeights& weights);
+
  private:
   struct State;
   std::unique_ptr<State> state_;

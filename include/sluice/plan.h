@@ -15,7 +15,8 @@ namespace sluice {
 
 /// What calls will ask of a layer beyond its numbers. Rows that are already with their experts, as an
 /// all-to-all delivers them (ExpertRows in layer.h): "contiguous", "batched". And "batch_invariant": a token
-/// gets the same bits alone and in any batch, with any number of threads.
+/// gets the same bits alone and in any batch, with any number of threads. And "update": weights are replaced
+/// in place (Layer::update_expert and its like).
 using CallMode = Name<struct CallModeTag>;
 
 struct Request {

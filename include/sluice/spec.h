@@ -66,6 +66,13 @@ struct MatrixFormats {
   friend bool operator==(const MatrixFormats&, const MatrixFormats&) = default;
 };
 
+/// One expert whose matrices are stored in other formats than those of its layer.
+struct OtherFormats {
+  std::int32_t expert = 0;  // its position among the local ones
+  MatrixFormats formats;
+  friend bool operator==(const OtherFormats&, const OtherFormats&) = default;
+};
+
 /// "mxfp4", "int4 g128", "int4 row, zero points, act-order".
 std::string storage_text(Format format, const Grouping& grouping);
 /// The same for all matrices, or "bf16/bf16/mxfp4" where gate, up and down differ.
@@ -85,7 +92,15 @@ struct ExpertsSpec {
   bool down_bias = false;
   bool weight_on_input = false;
   int lora_rank = 0;  // the largest rank that adapters of a call may have; 0: no adapters
+  /// Local experts that are not in `formats`, ascending (docs/decisions/015-mixed-experts.md).
+  std::vector<OtherFormats> others = {};
+
+  /// The formats of the local expert at `position`.
+  const MatrixFormats& formats_of(std::int32_t position) const;
 };
+
+/// Which formats the local experts have: storage_text(formats), or "mxfp4; experts 0-2, 7: bf16".
+std::string storage_text(const ExpertsSpec& spec);
 
 struct SharedSpec {
   ExpertsSpec experts;        // one expert, top 1

@@ -114,26 +114,24 @@ MatrixFormats formats_of(const ExpertWeights& expert) {
           .down_grouping = expert.down.integers.grouping};
 }
 
-std::string words(const MatrixFormats& formats) {
-  return fmt::format("{}, {}, {}", formats.gate ? storage_text(*formats.gate, formats.gate_grouping) : "none",
-                     storage_text(formats.up, formats.up_grouping),
-                     storage_text(formats.down, formats.down_grouping));
-}
-
-/// A spec holds one set of formats for all experts.
-MatrixFormats common_formats(const ModelFiles& files, const LayerBlueprint& blueprint,
-                             const std::vector<ExpertWeights>& experts) {
-  const MatrixFormats first = formats_of(experts.front());
-  for (std::size_t e = 1; e < experts.size(); ++e)
-    require(formats_of(experts[e]) == first, ErrorKind::unsupported, [&] {
-      return ErrorInfo{.code = "experts_differ",
-                       .what = fmt::format("layer {}: expert {} has gate, up and down in {}, expert 0 in {}",
-                                           blueprint.layer, e, words(formats_of(experts[e])), words(first)),
-                       .file = files.described(),
-                       .why = "all experts of a layer must be stored alike",
-                       .todo = "Use a checkpoint whose quantisation treats all experts the same"};
-    });
-  return first;
+/// Those of most experts, of equally many the ones that come first, and the experts that have others.
+void set_formats(const std::vector<ExpertWeights>& experts, ExpertsSpec& spec) {
+  std::vector<MatrixFormats> kinds;
+  std::vector<std::size_t> counts, kind_of;
+  for (const ExpertWeights& expert : experts) {
+    const MatrixFormats formats = formats_of(expert);
+    const auto known = static_cast<std::size_t>(std::ranges::find(kinds, formats) - kinds.begin());
+    if (known == kinds.size()) {
+      kinds.push_back(formats);
+      counts.push_back(0);
+    }
+    ++counts[known];
+    kind_of.push_back(known);
+  }
+  const auto most = static_cast<std::size_t>(std::ranges::max_element(counts) - counts.begin());
+  spec.formats = kinds[most];
+  for (std::size_t e = 0; e < experts.size(); ++e)
+    if (kind_of[e] != most) spec.others.push_back({static_cast<std::int32_t>(e), kinds[kind_of[e]]});
 }
 
 /// Ids of experts by token id, [vocabulary, top_k], I64 or I32.
@@ -213,16 +211,18 @@ int check_all_used(const TensorReader& reader, const LayerBlueprint& blueprint) 
   return activation_scales;
 }
 
-ExpertsSpec experts_spec(const LayerBlueprint& blueprint, const MatrixFormats& formats) {
-  return {.hidden = blueprint.hidden,
-          .intermediate = blueprint.intermediate,
-          .experts = blueprint.router.experts,
-          .local_experts = blueprint.router.experts,
-          .top_k = blueprint.router.top_k,
-          .formats = formats,
-          .activation = blueprint.activation,
-          .params = blueprint.params,
-          .weight_on_input = blueprint.weight_on_input};
+ExpertsSpec experts_spec(const LayerBlueprint& blueprint, const std::vector<ExpertWeights>& experts) {
+  ExpertsSpec spec{.hidden = blueprint.hidden,
+                   .intermediate = blueprint.intermediate,
+                   .experts = blueprint.router.experts,
+                   .local_experts = blueprint.router.experts,
+                   .top_k = blueprint.router.top_k,
+                   .formats = formats_of(experts.front()),
+                   .activation = blueprint.activation,
+                   .params = blueprint.params,
+                   .weight_on_input = blueprint.weight_on_input};
+  set_formats(experts, spec);
+  return spec;
 }
 
 }  // namespace
@@ -281,14 +281,13 @@ LayerParts build_layer(TensorReader& reader, const LayerBlueprint& blueprint,
   LayerWeights weights;
   weights.router = read_router_weights(reader, blueprint);
   weights.routed = blueprint.read_experts(reader, blueprint, quantisation);
-  LayerSpec spec{.routed = experts_spec(blueprint, common_formats(reader.files(), blueprint, weights.routed)),
-                 .router = blueprint.router};
+  LayerSpec spec{.routed = experts_spec(blueprint, weights.routed), .router = blueprint.router};
   spec.routed.gate_up_bias = static_cast<bool>(weights.routed.front().up_bias);
   spec.routed.down_bias = static_cast<bool>(weights.routed.front().down_bias);
   if (blueprint.shared) {
     const int width = blueprint.shared->intermediate;
     weights.shared.push_back(read_shared(reader, blueprint, quantisation));
-    ExpertsSpec shared = experts_spec(blueprint, formats_of(weights.shared.front()));
+    ExpertsSpec shared = experts_spec(blueprint, weights.shared);
     shared.intermediate = width;
     shared.experts = shared.local_experts = shared.top_k = 1;
     shared.params = blueprint.shared->params;

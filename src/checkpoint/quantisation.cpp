@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <optional>
 
 #include "checkpoint/integer_quantisation.h"
 #include "checkpoint/text.h"
@@ -100,12 +101,20 @@ const Scheme& compressed_scheme(const Config& outer, const Config& group) {
                         "pack-quantized"});
 }
 
-/// Targets are classes of modules ("Linear"), names or expressions. Expert matrices are Linear modules.
-ModuleRules targets(const Config& group) {
-  const auto names = group.texts_or_empty("targets");
-  for (const std::string& name : names)
-    if (name == "Linear") return ModuleRules::everything();
-  return {names, group.file_name()};
+/// Targets are names, expressions, or classes of modules. Of all groups names decide first, then expressions,
+/// then classes: a group for "Linear" does not hide one for some of them (compressed-tensors,
+/// find_name_or_class_matches). Expert matrices are Linear modules.
+enum TargetKind { kName, kExpression, kClass, kTargetKinds };
+
+/// The targets of a kind; nothing where a group has none.
+std::optional<ModuleRules> targets(const Config& group, TargetKind wanted) {
+  std::vector<std::string> rules;
+  for (const std::string& target : group.texts_or_empty("targets")) {
+    const TargetKind kind = target == "Linear" ? kClass : target.starts_with("re:") ? kExpression : kName;
+    if (kind == wanted) rules.push_back(target);
+  }
+  if (rules.empty()) return {};
+  return wanted == kClass ? ModuleRules::everything() : ModuleRules(rules, group.file_name());
 }
 
 Quantisation read_compressed_tensors(const Config& config) {
@@ -116,16 +125,23 @@ Quantisation read_compressed_tensors(const Config& config) {
   if (config.text_or("quantization_status", "compressed") != "compressed")
     unknown_quantisation(config, "quantization_status", {"compressed"});
   Quantisation read{.words = "compressed-tensors", .not_converted = modules_not_converted(config)};
-  for (const Config& group : config.objects("config_groups")) {
+  const std::vector<Config> groups = config.objects("config_groups");
+  if (groups.empty()) config.refuse("unknown_quantisation", "config_groups", "there is no config group");
+  std::vector<const Scheme*> schemes;
+  for (const Config& group : groups) {
     const Config& named = group.has("format") ? group : config;
-    if (named.text("format") == "pack-quantized")
-      read.add(targets(group), read_pack_quantized(group));
-    else
-      read.schemes.push_back({targets(group), &compressed_scheme(config, group)});
-    read.words += fmt::format("{} {}", read.schemes.size() > 1 ? "," : "", read.schemes.back().scheme->name);
+    if (named.text("format") == "pack-quantized") {
+      read.made.push_back(std::make_shared<const Scheme>(read_pack_quantized(group)));
+      schemes.push_back(read.made.back().get());
+    } else {
+      schemes.push_back(&compressed_scheme(config, group));
+    }
+    read.words += fmt::format("{} {}", schemes.size() > 1 ? "," : "", schemes.back()->name);
   }
-  if (read.schemes.empty())
-    config.refuse("unknown_quantisation", "config_groups", "there is no config group");
+  for (int kind = kName; kind < kTargetKinds; ++kind)
+    for (std::size_t i = 0; i < groups.size(); ++i)
+      if (auto modules = targets(groups[i], static_cast<TargetKind>(kind)))
+        read.schemes.push_back({*std::move(modules), schemes[i]});
   return read;
 }
 

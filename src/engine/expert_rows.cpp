@@ -48,7 +48,7 @@ class UsedRows {
     return call_.offsets.empty() ? call_.counts[e] : call_.offsets[e + 1] - call_.offsets[e];
   }
 
-  const ExpertRows& call_;
+  ExpertRows call_;  // views
   int experts_;
   std::int32_t expert_ = 0, at_ = 0;
 };
@@ -63,7 +63,7 @@ int PackedLayer::tokens_of(int rows) const {
 
 RowsLayout PackedLayer::rows_layout(int rows) const {
   const std::size_t count = static_cast<std::size_t>(rows);
-  Places places(aligned(kernel_bytes(*routed_, tokens_of(rows))));
+  Places places(aligned(routed_bytes(tokens_of(rows))));
   RowsLayout at;
   at.rows = places.take<std::int32_t>(count);
   at.ids = places.take<std::int32_t>(count);
@@ -117,24 +117,36 @@ void PackedLayer::run_rows(const ExpertRows& call) const {
   auto* const weights = place<float>(call.workspace, at.weights);
   auto* const adapter_ids = place<std::int32_t>(call.workspace, at.adapter_ids);
   for (int done = 0; done < total; done += step) {
-    const int count = std::min(step, total - done);
-    for (int i = 0; i < count; ++i) {
-      const UsedRows::Row row = used.next();
-      rows[i] = row.row;
-      ids[i] = row.expert;
-      weights[i] = call.weights == nullptr ? 1.0f : call.weights[row.row];
-      adapter_ids[i] = call.adapter_ids.empty() ? -1 : call.adapter_ids[static_cast<std::size_t>(row.row)];
+    const int part = std::min(step, total - done);
+    UsedRows after = used;
+    for (std::size_t group = 0; group < routed_.size(); ++group) {
+      after = used;
+      int count = 0;
+      for (int i = 0; i < part; ++i) {
+        const UsedRows::Row row = after.next();
+        const GroupPlace& expert = places_[static_cast<std::size_t>(row.expert)];
+        if (expert.group != group) continue;
+        rows[count] = row.row;
+        ids[count] = expert.local;
+        weights[count] = call.weights == nullptr ? 1.0f : call.weights[row.row];
+        adapter_ids[count++] =
+            call.adapter_ids.empty() ? -1 : call.adapter_ids[static_cast<std::size_t>(row.row)];
+      }
+      if (count == 0) continue;
+      const LoraCall lora{.adapters = call.adapters,
+                          .ids = {adapter_ids, static_cast<std::size_t>(count)},
+                          .positions = routed_[group].experts};
+      // The ids are local ones: no map, and as many experts as are here.
+      run_kernel(*routed_[group].packed, tokens_of(count),
+                 {.input = call.hidden,
+                  .routing = {ids, weights, count, 1},
+                  .rows = {rows, static_cast<std::size_t>(count)},
+                  .output = call.output,
+                  .workspace = {place<std::byte>(call.workspace, 0), at.rows},
+                  .executor = executor_.get(),
+                  .lora = call.adapter_ids.empty() ? nullptr : &lora});
     }
-    const LoraCall lora{.adapters = call.adapters, .ids = {adapter_ids, static_cast<std::size_t>(count)}};
-    // The ids are local ones: no map, and as many experts as are here.
-    run_kernel(*routed_, tokens_of(count),
-               {.input = call.hidden,
-                .routing = {ids, weights, count, 1},
-                .rows = {rows, static_cast<std::size_t>(count)},
-                .output = call.output,
-                .workspace = {place<std::byte>(call.workspace, 0), at.rows},
-                .executor = executor_.get(),
-                .lora = call.adapter_ids.empty() ? nullptr : &lora});
+    used = after;
   }
 }
 

@@ -52,6 +52,13 @@ std::size_t PackedLayer::kernel_bytes(const PackedExperts& packed, int tokens) c
   return bytes;
 }
 
+/// The groups of experts run in turn.
+std::size_t PackedLayer::routed_bytes(int tokens) const {
+  std::size_t bytes = 0;
+  for (const PackedGroup& group : routed_) bytes = std::max(bytes, kernel_bytes(*group.packed, tokens));
+  return bytes;
+}
+
 WorkspaceLayout PackedLayer::layout(int tokens) const {
   const ExpertsSpec& routed = spec().routed;
   const std::size_t count = static_cast<std::size_t>(tokens);
@@ -63,7 +70,7 @@ WorkspaceLayout PackedLayer::layout(int tokens) const {
   at.router_rows = router.take<float>(hidden);
   at.logits = router.take<float>(count * static_cast<std::size_t>(routed.experts));
   at.top_k = router.take_bytes(top_k_scratch_bytes(spec().router));
-  std::size_t in_turn = std::max(router.end(), aligned(kernel_bytes(*routed_, tokens)));
+  std::size_t in_turn = std::max(router.end(), aligned(routed_bytes(tokens)));
   if (shared_) in_turn = std::max(in_turn, aligned(kernel_bytes(*shared_, tokens)));
 
   Places kept(in_turn);
@@ -74,6 +81,15 @@ WorkspaceLayout PackedLayer::layout(int tokens) const {
     at.shared_weights = kept.take<float>(count);
     at.shared_out = kept.take<float>(hidden);
   }
+  if (mixed()) {
+    at.mixed.rows = kept.take<std::int32_t>(slots);
+    at.mixed.output_rows = kept.take<std::int32_t>(slots);
+    at.mixed.ids = kept.take<std::int32_t>(slots);
+    at.mixed.weights = kept.take<float>(slots);
+    at.mixed.adapter_ids = kept.take<std::int32_t>(slots);
+    at.mixed.row_of_slot = kept.take<std::int32_t>(slots);
+    at.mixed.results = kept.take<float>(slots * static_cast<std::size_t>(routed.hidden));
+  }
   at.bytes = kept.end() + kAlign - 1;
   return at;
 }
@@ -81,7 +97,10 @@ WorkspaceLayout PackedLayer::layout(int tokens) const {
 /// The most tokens whose workspace is no larger than the call's.
 int PackedLayer::tokens_at_once(const LayerCall& call) const {
   // Slots, and the columns that backends combine, are counted in 32 bits.
-  const int countable = std::numeric_limits<int>::max() / std::max(spec().routed.top_k, spec().routed.hidden);
+  const ExpertsSpec& routed = spec().routed;
+  const std::int64_t columns =
+      mixed() ? std::int64_t{routed.hidden} * routed.top_k : std::max(routed.hidden, routed.top_k);
+  const std::int64_t countable = std::numeric_limits<int>::max() / columns;
   const auto fits = [&](int tokens) {
     return tokens <= countable && layout(tokens).bytes <= call.workspace.size();
   };
@@ -122,7 +141,10 @@ void PackedLayer::run_part(const LayerCall& call) const {
 
   float* const routed_out = call.experts_out ? call.experts_out : call.block_out;
   if (routed_out == nullptr) return;
-  forward(*routed_, call, routing, routed_out);
+  if (mixed())
+    run_groups(call, at.mixed, routing, routed_out);
+  else
+    forward(*routed_.front().packed, call, routing, routed_out);
   if (call.block_out) add_shared(call, at, routed_out);
 }
 
@@ -175,7 +197,7 @@ Routing PackedLayer::route_shared(const LayerCall& call, const WorkspaceLayout& 
 
 void PackedLayer::forward(const PackedExperts& packed, const LayerCall& call, const Routing& routing,
                           float* output) const {
-  const bool is_routed = &packed == routed_.get();
+  const bool is_routed = &packed != shared_.get();
   const LoraCall lora{.adapters = call.adapters,
                       .ids = call.adapter_ids,
                       .experts = is_routed ? &LoraAdapter::routed : &LoraAdapter::shared};

@@ -22,5 +22,13 @@ std::size_t Layer::workspace_bytes(int tokens) const { return state_->layer.work
 void Layer::run(const LayerCall& call) const { state_->layer.run(call); }
 std::size_t Layer::rows_workspace_bytes(int rows) const { return state_->layer.rows_workspace_bytes(rows); }
 void Layer::run_rows(const ExpertRows& call) const { state_->layer.run_rows(call); }
+void Layer::update_expert(int local, const ExpertWeights& weights, std::shared_ptr<const void> owner) {
+  state_->layer.update_expert(local, weights, std::move(owner));
+}
+void Layer::update_shared(const ExpertWeights& weights, const VectorView& shared_gate,
+                          std::shared_ptr<const void> owner) {
+  state_->layer.update_shared(weights, shared_gate, std::move(owner));
+}
+void Layer::update_router(const RouterWeights& weights) { state_->layer.update_router(weights); }
 
 }  // namespace sluice

@@ -100,13 +100,28 @@ PackedLayer::PackedLayer(const Plan& plan, const LayerWeights& weights, LayerOpt
 
 void PackedLayer::pack(const LayerWeights& weights, const Progress& progress) {
   const Backend& backend = *find_backend(plan_.chosen, backends());
-  const std::int64_t routed_bytes = backend.packed_bytes(spec().routed);
+  std::vector<FormatGroup> groups = format_groups(spec().routed);
+  std::int64_t routed_bytes = 0;
+  for (const FormatGroup& group : groups) routed_bytes += backend.packed_bytes(group.spec);
   const std::int64_t shared_bytes = spec().shared ? backend.packed_bytes(spec().shared->experts) : 0;
   const std::int64_t all = routed_bytes + shared_bytes;
   check_memory(all, backend);
   try {
-    routed_ = backend.pack(
-        {spec().routed, weights.routed, weights.owner, *executor_, part_of(progress, 0, routed_bytes, all)});
+    std::int64_t before = 0;
+    places_.resize(weights.routed.size());
+    for (FormatGroup& group : groups) {
+      std::vector<ExpertWeights> experts;
+      for (const std::int32_t local : group.experts) {
+        places_[static_cast<std::size_t>(local)] = {routed_.size(),
+                                                    static_cast<std::int32_t>(experts.size())};
+        experts.push_back(weights.routed[static_cast<std::size_t>(local)]);
+      }
+      const std::int64_t share = backend.packed_bytes(group.spec);
+      auto packed = backend.pack(
+          {group.spec, experts, weights.owner, *executor_, part_of(progress, before, share, all)});
+      routed_.push_back({std::move(packed), std::move(group.experts)});
+      before += share;
+    }
     if (spec().shared)
       shared_ = backend.pack({spec().shared->experts, weights.shared, weights.owner, *executor_,
                               part_of(progress, routed_bytes, shared_bytes, all)});
@@ -119,6 +134,10 @@ void PackedLayer::pack(const LayerWeights& weights, const Progress& progress) {
   }
 }
 
-std::int64_t PackedLayer::packed_bytes() const { return routed_->bytes() + (shared_ ? shared_->bytes() : 0); }
+std::int64_t PackedLayer::packed_bytes() const {
+  std::int64_t bytes = shared_ ? shared_->bytes() : 0;
+  for (const PackedGroup& group : routed_) bytes += group.packed->bytes();
+  return bytes;
+}
 
 }  // namespace sluice

@@ -15,6 +15,13 @@
 
 namespace sluice {
 
+/// What a flat call keeps of a layer whose experts differ, a number a slot each: what Forward reads of the
+/// slots of one group, and where the slots' results go before they are summed in order.
+struct MixedPlaces {
+  std::size_t rows = 0, output_rows = 0, ids = 0, weights = 0, adapter_ids = 0;
+  std::size_t row_of_slot = 0, results = 0;  // [slots, hidden]
+};
+
 /// Where the parts of a workspace lie, in bytes from an aligned start. The size query and the forward call
 /// both read this, so they cannot disagree.
 struct WorkspaceLayout {
@@ -24,6 +31,7 @@ struct WorkspaceLayout {
 
   std::size_t ids = 0, weights = 0;
   std::size_t shared_ids = 0, shared_weights = 0, shared_out = 0;
+  MixedPlaces mixed = {};
   std::size_t bytes = 0;  // in all, with what aligning the start may cost
 };
 
@@ -31,6 +39,18 @@ struct WorkspaceLayout {
 struct RowsLayout {
   std::size_t rows = 0, ids = 0, weights = 0, adapter_ids = 0;
   std::size_t bytes = 0;
+};
+
+/// Routed experts that have one set of formats, packed.
+struct PackedGroup {
+  std::unique_ptr<PackedExperts> packed;
+  std::vector<std::int32_t> experts;  // the local positions of those that are packed
+};
+
+/// Where a local expert is packed.
+struct GroupPlace {
+  std::size_t group = 0;
+  std::int32_t local = 0;
 };
 
 class PackedLayer {
@@ -44,6 +64,12 @@ class PackedLayer {
   std::size_t rows_workspace_bytes(int rows) const { return rows > 0 ? rows_layout(rows).bytes : 0; }
   void run_rows(const ExpertRows& call) const;
 
+  // update.cpp
+  void update_expert(int local, const ExpertWeights& weights, std::shared_ptr<const void> owner);
+  void update_shared(const ExpertWeights& weights, const VectorView& shared_gate,
+                     std::shared_ptr<const void> owner);
+  void update_router(const RouterWeights& weights);
+
  private:
   const LayerSpec& spec() const { return plan_.request.layer; }
   void pack(const LayerWeights& weights, const Progress& progress);
@@ -51,6 +77,7 @@ class PackedLayer {
   // forward.cpp
   WorkspaceLayout layout(int tokens) const;
   std::size_t kernel_bytes(const PackedExperts& packed, int tokens) const;
+  std::size_t routed_bytes(int tokens) const;
   int tokens_at_once(const LayerCall& call) const;
   void run_part(const LayerCall& call) const;
   Routing route(const LayerCall& call, const WorkspaceLayout& at) const;
@@ -60,10 +87,19 @@ class PackedLayer {
   void run_kernel(const PackedExperts& packed, int tokens, const Forward& call) const;
   void add_shared(const LayerCall& call, const WorkspaceLayout& at, const float* routed_out) const;
 
+  // mixed_experts.cpp
+  bool mixed() const { return routed_.size() > 1; }
+  int list_slots(const LayerCall& call, const MixedPlaces& at, const Routing& routing,
+                 std::size_t group) const;
+  void run_groups(const LayerCall& call, const MixedPlaces& at, const Routing& routing, float* output) const;
+
   // expert_rows.cpp
   int tokens_of(int rows) const;
   RowsLayout rows_layout(int rows) const;
   int rows_at_once(const ExpertRows& call, int used) const;
+
+  // update.cpp
+  void check_planned() const;
 
   // validate_call.cpp
   void check(const ExpertRows& call) const;
@@ -80,7 +116,8 @@ class PackedLayer {
   Plan plan_;
   std::vector<std::int32_t> expert_map_;
   std::shared_ptr<Executor> executor_;
-  std::unique_ptr<PackedExperts> routed_;
+  std::vector<PackedGroup> routed_;  // one, but where the experts differ
+  std::vector<GroupPlace> places_;   // [local_experts]
   std::unique_ptr<PackedExperts> shared_;
   Router router_;
   std::vector<float> shared_gate_;

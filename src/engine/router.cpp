@@ -26,11 +26,16 @@ void read_elements(const std::byte* from, int count, Decode decode, float* out) 
 
 std::vector<float> to_floats(const VectorView& view) {
   std::vector<float> floats;
-  if (!view) return floats;
+  assign_floats(view, floats);
+  return floats;
+}
+
+void assign_floats(const VectorView& view, std::vector<float>& floats) {
+  floats.clear();
+  if (!view) return;
   floats.reserve(static_cast<std::size_t>(view.size));
   for (std::int64_t i = 0; i < view.size; ++i)
     floats.push_back(format::read_number(view.dtype, view.data + i * view.stride));
-  return floats;
 }
 
 void read_row(const RowsView& rows, int row, float* out) {
@@ -56,12 +61,24 @@ float dot(const float* a, const float* b, int size) {
   return sums[0];
 }
 
-Router::Router(const RouterSpec& spec, const RouterWeights& weights)
-    : experts_(spec.experts),
-      bias_(to_floats(weights.bias)),
-      selection_bias_(to_floats(weights.selection_bias)),
-      expert_scale_(to_floats(weights.expert_scale)),
-      table_(weights.table) {
+Router::Router(const RouterSpec& spec, const RouterWeights& weights) : experts_(spec.experts) {
+  assign(weights);
+}
+
+bool Router::is_like(const RouterWeights& weights) const {
+  const auto same = [](const VectorView& view, const std::vector<float>& floats) {
+    return static_cast<bool>(view) == !floats.empty();
+  };
+  return weights.weight.has_value() == has_weight() && same(weights.bias, bias_) &&
+         same(weights.selection_bias, selection_bias_) && same(weights.expert_scale, expert_scale_) &&
+         weights.table.size() == table_.size();
+}
+
+void Router::assign(const RouterWeights& weights) {
+  assign_floats(weights.bias, bias_);
+  assign_floats(weights.selection_bias, selection_bias_);
+  assign_floats(weights.expert_scale, expert_scale_);
+  table_.assign(weights.table.begin(), weights.table.end());
   if (!weights.weight) return;
   const WeightMatrix& matrix = *weights.weight;
   weight_.resize(static_cast<std::size_t>(matrix.rows * matrix.cols));

@@ -16,6 +16,8 @@ namespace sluice {
 
 /// The vector as float32; empty for an empty view.
 std::vector<float> to_floats(const VectorView& view);
+/// The same into `floats`, without an allocation where it has the room.
+void assign_floats(const VectorView& view, std::vector<float>& floats);
 
 /// Row `row` of `rows` as float32, `rows.width` of them. The data need not be aligned.
 void read_row(const RowsView& rows, int row, float* out);
@@ -27,6 +29,11 @@ class Router {
  public:
   Router() = default;
   Router(const RouterSpec& spec, const RouterWeights& weights);
+
+  /// Replaces all numbers. Of weights with the parts and sizes of those before, which keep their addresses.
+  void assign(const RouterWeights& weights);
+  /// False where `weights` have other parts, or a table of another size.
+  bool is_like(const RouterWeights& weights) const;
 
   /// False when LayerWeights brought no router weight.
   bool has_weight() const { return !weight_.empty(); }

@@ -65,6 +65,29 @@ void check_groups(Format format, const Grouping& grouping, int columns, const Ch
              columns);
 }
 
+void check_formats(const ExpertsSpec& spec, const MatrixFormats& formats, const Checker& check) {
+  const bool gated = is_gated(spec.activation);
+  check.need(gated == formats.gate.has_value(), "{} has {} gate matrix, the spec says otherwise",
+             spec.activation.str(), gated ? "a" : "no");
+  if (formats.gate) check_groups(*formats.gate, formats.gate_grouping, spec.hidden, check);
+  check.need(formats.gate || formats.gate_grouping == Grouping{}, "a grouping of a gate that is not there");
+  check_groups(formats.up, formats.up_grouping, spec.hidden, check);
+  check_groups(formats.down, formats.down_grouping, spec.intermediate, check);
+}
+
+void check_others(const ExpertsSpec& spec, const Checker& check) {
+  std::int32_t last = -1;
+  for (const OtherFormats& other : spec.others) {
+    check.need(other.expert > last && other.expert < spec.local_experts,
+               "experts in other formats are listed in ascending order below {}, {} comes after {}",
+               spec.local_experts, other.expert, last);
+    last = other.expert;
+    check.need(other.formats != spec.formats, "expert {} is listed as another with the formats of the rest",
+               other.expert);
+    check_formats(spec, other.formats, check);
+  }
+}
+
 void check_experts(const ExpertsSpec& spec, const Checker& check) {
   check.need(spec.hidden > 0 && spec.intermediate > 0, "hidden {} and intermediate {} must be positive",
              spec.hidden, spec.intermediate);
@@ -73,17 +96,11 @@ void check_experts(const ExpertsSpec& spec, const Checker& check) {
              spec.local_experts, spec.experts);
   check.need(spec.top_k > 0 && spec.top_k <= spec.experts, "top_k {} of {} experts", spec.top_k,
              spec.experts);
-  const bool gated = is_gated(spec.activation);
-  check.need(gated == spec.formats.gate.has_value(), "{} has {} gate matrix, the spec says otherwise",
-             spec.activation.str(), gated ? "a" : "no");
   check.need(spec.lora_rank >= 0 && spec.lora_rank <= kMostLoraRank, "lora_rank is {}, at most {}",
              spec.lora_rank, kMostLoraRank);
   check_params(spec, check);
-  const MatrixFormats& formats = spec.formats;
-  if (formats.gate) check_groups(*formats.gate, formats.gate_grouping, spec.hidden, check);
-  check.need(formats.gate || formats.gate_grouping == Grouping{}, "a grouping of a gate that is not there");
-  check_groups(formats.up, formats.up_grouping, spec.hidden, check);
-  check_groups(formats.down, formats.down_grouping, spec.intermediate, check);
+  check_formats(spec, spec.formats, check);
+  check_others(spec, check);
 }
 
 void check_router(const RouterSpec& router, const ExpertsSpec& routed) {

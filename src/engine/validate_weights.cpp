@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "engine/validate_parts.h"
 #include "format/formats.h"
 #include "format/fp4_blocks.h"
 #include "format/scales.h"
@@ -102,8 +103,8 @@ void check_vector(const VectorView& vector, bool wanted, std::int64_t size, cons
   check.need(format::is_number(vector.dtype), "{} is no type for it", name(vector.dtype));
 }
 
-void check_expert(const ExpertWeights& expert, const ExpertsSpec& spec, const Checker& check) {
-  const MatrixFormats& formats = spec.formats;
+void check_expert(const ExpertWeights& expert, const ExpertsSpec& spec, const MatrixFormats& formats,
+                  const Checker& check) {
   const auto wide = [&](Format format, const Grouping& grouping) {
     return WeightMatrix{
         .format = format, .rows = spec.intermediate, .cols = spec.hidden, .integers = {.grouping = grouping}};
@@ -125,7 +126,8 @@ void check_experts(std::span<const ExpertWeights> experts, const ExpertsSpec& sp
       .need(std::ssize(experts) == spec.local_experts, "{} experts, the spec says {}", experts.size(),
             spec.local_experts);
   for (std::size_t e = 0; e < experts.size(); ++e)
-    check_expert(experts[e], spec, Checker(fmt::format("{}[{}]", set, e)));
+    check_expert(experts[e], spec, spec.formats_of(static_cast<std::int32_t>(e)),
+                 Checker(fmt::format("{}[{}]", set, e)));
 }
 
 /// A router may be left out whole, for callers that bring their own logits or routing; what is there must
@@ -160,6 +162,22 @@ void check_router(const RouterWeights& weights, const LayerSpec& spec) {
 }
 
 }  // namespace
+
+void validate_routed(const LayerSpec& spec, int local, const ExpertWeights& weights) {
+  const Checker routed("routed");
+  const ExpertsSpec& experts = spec.routed;
+  routed.need(local >= 0 && local < experts.local_experts, "no expert {}, the spec says {}", local,
+              experts.local_experts);
+  check_expert(weights, experts, experts.formats_of(local), Checker(fmt::format("routed[{}]", local)));
+}
+
+void validate_shared(const LayerSpec& spec, const ExpertWeights& weights, const VectorView& gate) {
+  Checker("shared").need(spec.shared.has_value(), "the spec has no shared expert");
+  check_expert(weights, spec.shared->experts, spec.shared->experts.formats, Checker("shared[0]"));
+  check_vector(gate, spec.shared->sigmoid_gate, spec.routed.hidden, Checker("shared_gate"));
+}
+
+void validate_router(const LayerSpec& spec, const RouterWeights& weights) { check_router(weights, spec); }
 
 void validate(const LayerSpec& spec, const LayerWeights& weights) {
   validate(spec);

@@ -37,6 +37,7 @@ struct ExpertMap { static constexpr std::string_view name = "expert_map"; };
 struct WeightOnInput { static constexpr std::string_view name = "weight_on_input"; };
 struct SharedExpert { static constexpr std::string_view name = "shared_expert"; };
 struct MixedFormats { static constexpr std::string_view name = "mixed_formats"; };  // gate, up and down differ
+struct MixedExperts { static constexpr std::string_view name = "mixed_experts"; };  // experts differ
 struct ZeroPoints { static constexpr std::string_view name = "zero_points"; };  // of integer formats
 struct ActOrder { static constexpr std::string_view name = "act_order"; };      // of integer formats
 struct Lora { static constexpr std::string_view name = "lora"; };
@@ -45,10 +46,18 @@ struct Lora { static constexpr std::string_view name = "lora"; };
 
 using Feature = Name<struct FeatureTag>;
 using FeatureSet = NameSet<struct FeatureTag>;
-using Features =
-    List<struct FeatureTag, feature::GateUpBias, feature::DownBias, feature::Limit, feature::Slope,
-         feature::Shift, feature::Saturation, feature::ExpertMap, feature::WeightOnInput,
-         feature::SharedExpert, feature::MixedFormats, feature::ZeroPoints, feature::ActOrder, feature::Lora>;
+using Features = List<struct FeatureTag, feature::GateUpBias, feature::DownBias, feature::Limit,
+                      feature::Slope, feature::Shift, feature::Saturation, feature::ExpertMap,
+                      feature::WeightOnInput, feature::SharedExpert, feature::MixedFormats,
+                      feature::MixedExperts, feature::ZeroPoints, feature::ActOrder, feature::Lora>;
+
+/// Local experts with equal formats, as a backend packs them: no backend sees a spec whose experts differ.
+struct FormatGroup {
+  ExpertsSpec spec;
+  std::vector<std::int32_t> experts;  // their positions in the whole spec, ascending
+};
+/// All local experts of a spec, the group in `formats` first, then by lowest position. At least one group.
+std::vector<FormatGroup> format_groups(const ExpertsSpec& spec);
 
 /// What a set of experts asks for.
 FeatureSet needs(const ExpertsSpec& spec);
@@ -61,10 +70,12 @@ namespace call {
 struct Contiguous { static constexpr std::string_view name = "contiguous"; };
 struct Batched { static constexpr std::string_view name = "batched"; };
 struct BatchInvariant { static constexpr std::string_view name = "batch_invariant"; };
+struct Update { static constexpr std::string_view name = "update"; };
 }  // namespace call
 // clang-format on
 
-using CallModes = List<struct CallModeTag, call::Contiguous, call::Batched, call::BatchInvariant>;
+using CallModes =
+    List<struct CallModeTag, call::Contiguous, call::Batched, call::BatchInvariant, call::Update>;
 
 /// Which groups of integer weights a backend accepts. A group as wide as the row may be stated either way: it
 /// is what the spec says.
@@ -110,17 +121,27 @@ struct PackInput {
   Progress progress;
 };
 
+/// One expert's weights to pack where those of local expert `local` are, already validated.
+struct UpdateInput {
+  std::int32_t local;
+  const ExpertWeights& weights;
+  std::shared_ptr<const void> owner;
+  Executor& executor;
+};
+
 /// The adapters of a call. `experts` says which of their experts these are, routed or shared ones.
 struct LoraCall {
   std::span<const LoraAdapter* const> adapters;
   std::span<const std::int32_t> ids;  // [tokens], -1 for none
   std::vector<LoraExpert> LoraAdapter::*experts = &LoraAdapter::routed;
+  std::span<const std::int32_t> positions = {};  // [packed experts] where they are in `experts`; empty: there
 
-  /// The local experts' deltas for `token`, empty for none.
-  std::span<const LoraExpert> of_token(int token) const {
+  /// What `token`'s adapter adds to the packed expert `local`; null for no adapter.
+  const LoraExpert* delta(int token, std::int32_t local) const {
     const std::int32_t id = ids[static_cast<std::size_t>(token)];
-    if (id < 0) return {};
-    return adapters[static_cast<std::size_t>(id)]->*experts;
+    if (id < 0) return nullptr;
+    const std::int32_t at = positions.empty() ? local : positions[static_cast<std::size_t>(local)];
+    return &(adapters[static_cast<std::size_t>(id)]->*experts)[static_cast<std::size_t>(at)];
   }
 };
 
@@ -130,13 +151,17 @@ struct Forward {
   Routing routing;                          // top_k is the spec's, or 1 where rows are with their experts;
                                             // global ids; -1 and out-of-range contribute nothing
   std::span<const std::int32_t> rows = {};  // [tokens] of input and output; empty: token t is row t
-  std::span<const std::int32_t> expert_map = {};  // [experts] -> local or -1; empty: identity
-  float* output = nullptr;                        // like input; every element of the tokens' rows is written
+  std::span<const std::int32_t> output_rows = {};  // [tokens] of output, where they are others
+  std::span<const std::int32_t> expert_map = {};   // [experts] -> local or -1; empty: identity
+  float* output = nullptr;                         // like input; every element of the tokens' rows is written
   std::span<std::byte> workspace;  // at least workspace_bytes for these tokens, 64-byte aligned
   Executor* executor = nullptr;
   const LoraCall* lora = nullptr;  // null: no token has an adapter
 
   int row(int token) const { return rows.empty() ? token : rows[static_cast<std::size_t>(token)]; }
+  int output_row(int token) const {
+    return output_rows.empty() ? row(token) : output_rows[static_cast<std::size_t>(token)];
+  }
 };
 
 /// A closed range of token counts.
@@ -165,6 +190,9 @@ struct Backend {
   std::int64_t (*packed_bytes)(const ExpertsSpec&);
   std::span<const Kernel> (*kernels)();  // empty in a build that leaves them out
   bool only_by_name = false;             // the reference: never a silent fallback
+  /// Packs one expert anew where it is, with all that was derived from it, so that the packing is what `pack`
+  /// would have made. Throws only before it changes anything. Of a backend that declares call::Update.
+  void (*update)(PackedExperts&, const UpdateInput&) = nullptr;
 };
 
 /// Every backend of this build, in the order of the tree. Written by CMake (sluice_add_backend).

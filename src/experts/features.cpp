@@ -17,12 +17,22 @@ std::span<const std::string_view> CallMode::all() {
   return CallModes::kNames;
 }
 
+namespace {
+
+/// Gate, up and down are not stored alike.
+bool differ(const MatrixFormats& formats) {
+  const bool gate_differs =
+      formats.gate && (*formats.gate != formats.up || formats.gate_grouping != formats.up_grouping);
+  return gate_differs || formats.down != formats.up || formats.down_grouping != formats.up_grouping;
+}
+
+}  // namespace
+
 FeatureSet needs(const ExpertsSpec& spec) {
   FeatureSet set;
   const auto add = [&set]<class F>(bool wanted, F) {
     if (wanted) set.add(Features::of<F>());
   };
-  const MatrixFormats& formats = spec.formats;
   add(spec.gate_up_bias, feature::GateUpBias{});
   add(spec.down_bias, feature::DownBias{});
   add(std::isfinite(spec.params.limit), feature::Limit{});
@@ -32,13 +42,15 @@ FeatureSet needs(const ExpertsSpec& spec) {
       feature::Saturation{});
   add(spec.local_experts != spec.experts, feature::ExpertMap{});
   add(spec.weight_on_input, feature::WeightOnInput{});
-  const bool gate_differs =
-      formats.gate && (*formats.gate != formats.up || formats.gate_grouping != formats.up_grouping);
-  const bool down_differs = formats.down != formats.up || formats.down_grouping != formats.up_grouping;
-  add(gate_differs || down_differs, feature::MixedFormats{});
-  for (const Grouping& grouping : {formats.gate_grouping, formats.up_grouping, formats.down_grouping}) {
-    add(grouping.zero_points, feature::ZeroPoints{});
-    add(grouping.act_order, feature::ActOrder{});
+  const std::vector<FormatGroup> groups = format_groups(spec);
+  add(groups.size() > 1, feature::MixedExperts{});
+  for (const FormatGroup& group : groups) {
+    const MatrixFormats& formats = group.spec.formats;
+    add(differ(formats), feature::MixedFormats{});
+    for (const Grouping& grouping : {formats.gate_grouping, formats.up_grouping, formats.down_grouping}) {
+      add(grouping.zero_points, feature::ZeroPoints{});
+      add(grouping.act_order, feature::ActOrder{});
+    }
   }
   add(spec.lora_rank != 0, feature::Lora{});
   return set;

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/error.h"
 
 namespace sluice {
@@ -65,6 +67,25 @@ std::string storage_text(Format format, const Grouping& grouping) {
                      grouping.act_order ? ", act-order" : "");
 }
 
+namespace {
+
+/// Those of the experts that have these formats, as runs: "0-2, 7".
+std::string experts_text(const std::vector<OtherFormats>& others, const MatrixFormats& formats) {
+  std::string text;
+  for (std::size_t i = 0; i < others.size(); ++i) {
+    if (others[i].formats != formats) continue;
+    const std::int32_t first = others[i].expert;
+    std::int32_t last = first;
+    while (i + 1 < others.size() && others[i + 1].expert == last + 1 && others[i + 1].formats == formats)
+      last = others[++i].expert;
+    text += text.empty() ? "" : ", ";
+    text += first == last ? std::to_string(first) : fmt::format("{}-{}", first, last);
+  }
+  return text;
+}
+
+}  // namespace
+
 std::string storage_text(const MatrixFormats& formats) {
   const std::string gate = formats.gate ? storage_text(*formats.gate, formats.gate_grouping) : std::string();
   const std::string up = storage_text(formats.up, formats.up_grouping),
@@ -73,15 +94,32 @@ std::string storage_text(const MatrixFormats& formats) {
   return (formats.gate ? gate + "/" : "") + up + "/" + down;
 }
 
+std::string storage_text(const ExpertsSpec& spec) {
+  std::string text = storage_text(spec.formats);
+  const auto& others = spec.others;
+  std::vector<MatrixFormats> listed;  // in the order of their first experts
+  for (const OtherFormats& other : others) {
+    if (std::ranges::find(listed, other.formats) != listed.end()) continue;
+    listed.push_back(other.formats);
+    text += fmt::format("; experts {}: {}", experts_text(others, other.formats), storage_text(other.formats));
+  }
+  return text;
+}
+
 std::int64_t experts_bytes(const ExpertsSpec& spec, std::int64_t experts) {
   using format::matrix_bytes;
-  const MatrixFormats& formats = spec.formats;
-  const std::int64_t wide = spec.intermediate, hidden = spec.hidden;
-  const std::int64_t gate =
-      formats.gate ? matrix_bytes(geometry(*formats.gate, formats.gate_grouping), wide, hidden) : 0;
-  const std::int64_t up = matrix_bytes(geometry(formats.up, formats.up_grouping), wide, hidden);
-  const std::int64_t down = matrix_bytes(geometry(formats.down, formats.down_grouping), hidden, wide);
-  return experts * (gate + up + down);
+  const auto bytes_of = [&](const MatrixFormats& formats) {
+    const std::int64_t wide = spec.intermediate, hidden = spec.hidden;
+    const std::int64_t gate =
+        formats.gate ? matrix_bytes(geometry(*formats.gate, formats.gate_grouping), wide, hidden) : 0;
+    const std::int64_t up = matrix_bytes(geometry(formats.up, formats.up_grouping), wide, hidden);
+    return gate + up + matrix_bytes(geometry(formats.down, formats.down_grouping), hidden, wide);
+  };
+  if (spec.others.empty()) return experts * bytes_of(spec.formats);
+  // As many times the mean of those that are here.
+  std::int64_t here = (spec.local_experts - std::ssize(spec.others)) * bytes_of(spec.formats);
+  for (const OtherFormats& other : spec.others) here += bytes_of(other.formats);
+  return here * experts / spec.local_experts;
 }
 
 }  // namespace sluice

@@ -14,7 +14,9 @@ std::vector<KernelCost> costs(const Backend& backend, const Request& request) {
   std::vector<KernelCost> costs;
   for (const int tokens : request.tokens) {
     const Kernel& kernel = *kernel_for(backend, tokens);
-    double us = kernel.estimate_us(request.layer.routed, request.device, tokens);
+    double us = 0;
+    for (const FormatGroup& group : format_groups(request.layer.routed))
+      us += kernel.estimate_us(group.spec, request.device, tokens);
     if (request.layer.shared) us += kernel.estimate_us(request.layer.shared->experts, request.device, tokens);
     costs.push_back({std::string(kernel.name), tokens, us, "estimated"});
   }

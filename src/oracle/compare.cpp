@@ -45,16 +45,20 @@ void compare_device(const Capability& can, const DeviceFacts& device, Misses& mi
 }
 
 /// Of the integer formats that the backend has; of others it has no groups to offer.
-void compare_groups(const Capability& can, const MatrixFormats& formats, Misses& misses) {
+void compare_groups(const Capability& can, const std::vector<FormatGroup>& groups_of_experts,
+                    Misses& misses) {
   const IntegerGroups& groups = can.integer_groups;
   const std::string offered = "{" + words(groups) + "}";
   std::set<int> wanted;
   const auto add = [&](Format format, const Grouping& grouping) {
     if (is_integer(format) && can.weights.has(format)) wanted.insert(grouping.columns);
   };
-  if (formats.gate) add(*formats.gate, formats.gate_grouping);
-  add(formats.up, formats.up_grouping);
-  add(formats.down, formats.down_grouping);
+  for (const FormatGroup& group : groups_of_experts) {
+    const MatrixFormats& formats = group.spec.formats;
+    if (formats.gate) add(*formats.gate, formats.gate_grouping);
+    add(formats.up, formats.up_grouping);
+    add(formats.down, formats.down_grouping);
+  }
   for (const int columns : wanted) {
     const bool fits = columns == 0 ? groups.whole_row : groups.multiple > 0 && columns % groups.multiple == 0;
     const std::string text = columns == 0 ? "whole rows" : std::to_string(columns);
@@ -64,11 +68,14 @@ void compare_groups(const Capability& can, const MatrixFormats& formats, Misses&
 
 /// `wanted` are the features these experts ask for.
 void compare_experts(const Capability& can, const ExpertsSpec& spec, FeatureSet wanted, Misses& misses) {
+  const std::vector<FormatGroup> groups = format_groups(spec);
   NameSet<struct FormatTag> formats;
-  formats.add(spec.formats.up).add(spec.formats.down);
-  if (spec.formats.gate) formats.add(*spec.formats.gate);
+  for (const FormatGroup& group : groups) {
+    const MatrixFormats& its = group.spec.formats;
+    formats.add(its.gate.value_or(its.up)).add(its.up).add(its.down);
+  }
   formats.each([&](Format format) { misses.member("weights", format, can.weights); });
-  compare_groups(can, spec.formats, misses);
+  compare_groups(can, groups, misses);
   misses.member("activation", spec.activation, can.activations);
   const FeatureSet lacking = wanted.minus(can.features);
   misses.need(lacking.empty(), {"features", wanted.str(), can.features.str(), "has no " + lacking.str()});

@@ -52,7 +52,10 @@ std::string wanted_text(const Request& request) {
   NameSet<struct FormatTag> formats;
   NameSet<struct ActivationTag> activations;
   const auto add = [&](const ExpertsSpec& spec) {
-    formats.add(spec.formats.gate.value_or(spec.formats.up)).add(spec.formats.up).add(spec.formats.down);
+    for (const FormatGroup& group : format_groups(spec)) {
+      const MatrixFormats& its = group.spec.formats;
+      formats.add(its.gate.value_or(its.up)).add(its.up).add(its.down);
+    }
     activations.add(spec.activation);
   };
   add(request.layer.routed);
@@ -98,7 +101,7 @@ std::string summary(const Request& request) {
   const std::string local =
       spec.local_experts == spec.experts ? std::string() : fmt::format(" ({} here)", spec.local_experts);
   return fmt::format("{} experts{}, top {}, {}x{}, {}, {}{}, needs {}; {}", spec.experts, local, spec.top_k,
-                     spec.hidden, spec.intermediate, storage_text(spec.formats), spec.activation.str(),
+                     spec.hidden, spec.intermediate, storage_text(spec), spec.activation.str(),
                      shared_text(request.layer), needs(request.layer).str(), request.device.name);
 }
 

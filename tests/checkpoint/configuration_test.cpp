@@ -142,6 +142,31 @@ TEST(Families, DeepseekUnderTheNamesOfTransformers) {
   EXPECT_EQ(model->weights(0).router.table.size(), 96u);
 }
 
+/// Reports B102 and B107: modules are ignored by the name of a parent, by their own, and by an expression,
+/// and then their experts are stored otherwise than the others of their layer.
+TEST(Schemes, IgnoredExpertsAreReadAsTheyAreStored) {
+  const testing::TemporaryDirectory directory;
+  EditableModel::of_sample("qwen3-moe-ignored").write(directory.path());
+  const Checkpoint model = Checkpoint::open(directory.path().string());
+  EXPECT_EQ(storage_text(model.spec(0).routed), "mxfp4; experts 1: bf16; experts 5: mxfp4/mxfp4/bf16");
+  EXPECT_EQ(storage_text(model.spec(1).routed), "mxfp4; experts 1, 6-7: bf16");
+  for (const int layer : {0, 1}) EXPECT_NO_THROW(validate(model.spec(layer), model.weights(layer)));
+  EXPECT_EQ(model.weights(0).routed[1].up.format.str(), "bf16");
+  EXPECT_EQ(model.weights(0).routed[5].down.format.str(), "bf16");
+  EXPECT_EQ(model.weights(0).routed[5].up.format.str(), "mxfp4");
+}
+
+/// A group for a class of modules, listed first, does not hide one that names some of them.
+TEST(Schemes, NamesDecideBeforeClasses) {
+  const Edited model(testing::kNvfp4, [](EditableModel& m) {
+    m.in_config("\"Linear\"", "\"re:.*experts.*\"");
+    m.in_config("\"config_groups\": {",
+                R"("config_groups": {"all": {"targets": ["Linear"], "format": "mxfp4-pack-quantized",
+                "weights": {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}},)");
+  });
+  EXPECT_EQ(storage_text(model->spec(0).routed), "nvfp4");
+}
+
 TEST(Schemes, ContainersAreInterchangeable) {
   // FP4 bytes as U8 or I8, powers of two as U8 or F8_E8M0.
   const Edited deepseek(testing::kV4, [](EditableModel& m) {

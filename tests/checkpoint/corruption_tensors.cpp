@@ -135,20 +135,21 @@ const Corruption kTensors[] = {
     {"quantised_but_not_said_so", kMxfp4,
      [](EditableModel& m) { m.in_config("quantization_config", "quantization"); },
      "missing_tensor", {"experts.0.up_proj.weight", "beside it are weight_packed"}},
-    {"one_expert_not_converted", kMxfp4,
+    {"one_expert_missing_in_the_ignore_list", kMxfp4,
      [](EditableModel& m) {
-       m.in_config("\"lm_head\"", "\"model.layers.0.mlp.experts.1\"");
-       for (const std::string matrix : {"gate_proj", "up_proj", "down_proj"}) {
-         const std::string module = "model.layers.0.mlp.experts.1." + matrix;
-         const auto shape = m.tensor(module + ".weight_packed").shape;
-         m.remove_below(module);
-         m.add({module + ".weight",
-                DType::bf16,
-                {shape[0], shape[1] * 2},
-                std::vector<std::byte>(static_cast<std::size_t>(shape[0] * shape[1] * 4))});
-       }
+       m.in_config("\"lm_head\"", "\"model.layers.0.mlp.experts.0\"");
+       for (const std::string expert : {"0", "1"})
+         for (const std::string matrix : {"gate_proj", "up_proj", "down_proj"}) {
+           const std::string module = "model.layers.0.mlp.experts." + expert + "." + matrix;
+           const auto shape = m.tensor(module + ".weight_packed").shape;
+           m.remove_below(module);
+           m.add({module + ".weight",
+                  DType::bf16,
+                  {shape[0], shape[1] * 2},
+                  std::vector<std::byte>(static_cast<std::size_t>(shape[0] * shape[1] * 4))});
+         }
      },
-     "experts_differ", {"expert 1", "bf16", "expert 0", "mxfp4"}, ErrorKind::unsupported},
+     "missing_tensor", {"experts.1.up_proj.weight_packed"}},
     {"scheme_of_stacks_for_separate_experts", kMxfp4,
      [](EditableModel& m) { m.in_config("\"compressed-tensors\"", "\"mxfp4\""); },
      "scheme_needs_stacks", {"mxfp4", "experts.0.up_proj"}, ErrorKind::unsupported},

@@ -30,14 +30,23 @@ ExpertsSpec shared_of(ExpertsSpec spec) {
   spec.experts = spec.local_experts = spec.top_k = 1;
   spec.params.limit /= 2;
   spec.weight_on_input = false;
+  spec.others.clear();
   spec.intermediate = spec.formats.down == spec.formats.up ? spec.intermediate : spec.hidden;
   return spec;
 }
 
+/// Experts 0 and 3 are plain, expert 2 is plain around an `up` of the others' format.
+template <class Formats>
+std::vector<OtherFormats> others(const ExpertsSpec& spec, Formats formats_in) {
+  const Format bf16 = sluice::Formats::of<format::Bf16>(), f32 = sluice::Formats::of<format::F32>();
+  const Format plain = spec.formats.up == bf16 || spec.formats.down == bf16 ? f32 : bf16;
+  return {
+      {0, formats_in(plain, plain)}, {2, formats_in(plain, spec.formats.up)}, {3, formats_in(plain, plain)}};
+}
+
 std::string name_of(const Case& made, Activation activation) {
-  return storage_text(made.spec.routed.formats) + " " + std::string(activation.str()) + " " +
-         needs(made.spec).str() + " " + std::to_string(made.spec.routed.hidden) + "x" +
-         std::to_string(made.spec.routed.intermediate);
+  return storage_text(made.spec.routed) + " " + std::string(activation.str()) + " " + needs(made.spec).str() +
+         " " + std::to_string(made.spec.routed.hidden) + "x" + std::to_string(made.spec.routed.intermediate);
 }
 
 /// Five arguments of make_case travel together where cases are listed.
@@ -96,16 +105,20 @@ Case make_case(Format format, Format other, Activation activation, FeatureSet fe
                                        .zero_points = has<feature::ZeroPoints>(features),
                                        .act_order = has<feature::ActOrder>(features)};
   };
-  MatrixFormats formats{.gate = outer,
-                        .up = format,
-                        .down = outer,
-                        .gate_grouping = grouping(outer),
-                        .up_grouping = grouping(format),
-                        .down_grouping = grouping(outer)};
-  if (!is_gated(activation)) {
-    formats.gate.reset();
-    formats.gate_grouping = {};
-  }
+  const auto formats_in = [&](Format around, Format up) {
+    MatrixFormats formats{.gate = around,
+                          .up = up,
+                          .down = around,
+                          .gate_grouping = grouping(around),
+                          .up_grouping = grouping(up),
+                          .down_grouping = grouping(around)};
+    if (!is_gated(activation)) {
+      formats.gate.reset();
+      formats.gate_grouping = {};
+    }
+    return formats;
+  };
+  const MatrixFormats formats = formats_in(outer, format);
   Case made{.spec = {.routed = {.hidden = shape.hidden,
                                 .intermediate = shape.intermediate,
                                 .experts = 6,
@@ -123,6 +136,7 @@ Case make_case(Format format, Format other, Activation activation, FeatureSet fe
     made.spec.routed.local_experts = 4;
     made.expert_map = {2, -1, 0, 3, -1, 1};
   }
+  if (has<feature::MixedExperts>(features)) made.spec.routed.others = others(made.spec.routed, formats_in);
   if (has<feature::SharedExpert>(features))
     made.spec.shared = SharedSpec{.experts = shared_of(made.spec.routed), .sigmoid_gate = true};
   made.name = name_of(made, activation);

@@ -35,7 +35,8 @@ FeatureSet applicable(FeatureSet features, Activation activation);
 FeatureSet applicable(FeatureSet features, Format format);
 
 /// A layer of 6 experts, top 2, in `format`, that needs exactly `features` (which must be applicable). With
-/// mixed_formats gate and down are in `other`. An expert map keeps 4 of the 6 here.
+/// mixed_formats gate and down are in `other`, with mixed_experts some experts are plain numbers. An expert
+/// map keeps 4 of the 6 here.
 Case make_case(Format format, Format other, Activation activation, FeatureSet features, Shape shape = {});
 
 /// Every declared format x activation, without any feature and with all that apply; and every declared

@@ -81,13 +81,18 @@ Layer Problem::layer(const Backend& backend, int threads) const {
 }
 
 Outputs Problem::run(const Layer& layer, int tokens_at_once) const {
+  return run(layer, tokens_at_once, lora_.adapters);
+}
+
+Outputs Problem::run(const Layer& layer, int tokens_at_once, std::span<const LoraAdapter> of_call) const {
   const int tokens = call_.hidden.rows;
   const std::size_t elements =
       static_cast<std::size_t>(tokens) * static_cast<std::size_t>(call_.hidden.width);
   constexpr float kUnwritten = -12345;
   Outputs out{std::vector<float>(elements, kUnwritten), std::vector<float>(elements, kUnwritten)};
-  const std::vector<const LoraAdapter*> adapters =
-      lora_.ids.empty() ? std::vector<const LoraAdapter*>() : lora_.pointers();
+  std::vector<const LoraAdapter*> adapters;
+  if (!lora_.ids.empty())
+    for (const LoraAdapter& adapter : of_call) adapters.push_back(&adapter);
   std::vector<std::byte> workspace(layer.workspace_bytes(tokens_at_once == 0 ? tokens : tokens_at_once));
   layer.run({.hidden = call_.hidden,
              .routing = call_.routing(made_.spec.routed.top_k),

@@ -36,12 +36,15 @@ class Problem {
   const testing::DrawnCall& call() const { return call_; }
   const LayerWeights& weights() const { return weights_; }
   const testing::DrawnLora& lora() const { return lora_; }
+  const std::vector<std::int32_t>& expert_map() const { return made_.expert_map; }
   bool exact() const { return numbers_ == testing::Numbers::exact; }
 
   /// Packs for `backend`, a team of `threads`.
   Layer layer(const Backend& backend, int threads = 2) const;
   /// Runs with a workspace for `tokens_at_once` tokens; 0 for all.
   Outputs run(const Layer& layer, int tokens_at_once = 0) const;
+  /// The same with other adapters in place of the drawn ones.
+  Outputs run(const Layer& layer, int tokens_at_once, std::span<const LoraAdapter> adapters) const;
   /// Records failures unless `out` is what the definition says.
   void expect_right(const Outputs& out) const;
   /// layer, run, expect_right, with the case's and the backend's names in a failure.

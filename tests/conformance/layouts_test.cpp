@@ -49,8 +49,10 @@ TEST_P(LayoutsTest, PartsOfRanksSumToTheWhole) {
   const std::vector<std::vector<Rank>> maps = {
       {{5, 0, 3}, {1}, {2, 4}}, {{0, 1, 2, 3}, {3, 4, 5, 0}, {0}}, {{0, 1, 2, 3, 4}, {5}}};
   for (const Format format : members(backend.can.weights)) {
-    const Case made = make_case(format, format, members(backend.can.activations).front(),
-                                FeatureSet().add(Features::of<feature::DownBias>()));
+    FeatureSet features = Features::set<feature::DownBias>();
+    if (backend.can.features.has(Features::of<feature::MixedExperts>()))
+      features.add(Features::of<feature::MixedExperts>());
+    const Case made = make_case(format, format, members(backend.can.activations).front(), features);
     const Problem problem(made, Numbers::noisy, {.tokens = 9, .dtype = DType::f32});
     const std::vector<float> flat = problem.run(problem.layer(backend)).experts_out;
     for (const std::vector<Rank>& ranks : maps)

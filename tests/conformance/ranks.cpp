@@ -15,12 +15,16 @@ Layer layer_of(const Backend& backend, const Problem& problem, const LayerWeight
   spec.shared.reset();
   spec.routed.local_experts = static_cast<int>(rank.size());
   LayerWeights here;
+  std::vector<OtherFormats> others;
   here.owner = weights.owner;
   std::vector<std::int32_t> map(static_cast<std::size_t>(spec.routed.experts), -1);
   for (std::size_t i = 0; i < rank.size(); ++i) {
     map[static_cast<std::size_t>(rank[i])] = static_cast<std::int32_t>(i);
     here.routed.push_back(weights.routed[static_cast<std::size_t>(rank[i])]);
+    const MatrixFormats& formats = problem.spec().routed.formats_of(rank[i]);
+    if (formats != spec.routed.formats) others.push_back({static_cast<std::int32_t>(i), formats});
   }
+  spec.routed.others = others;
   const bool all_here = spec.routed.local_experts == spec.routed.experts;
   return Layer(choose({.layer = spec,
                        .device = detect(),

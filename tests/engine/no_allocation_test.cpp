@@ -14,9 +14,12 @@
 namespace {
 
 std::atomic<std::int64_t> allocations = 0;
+std::atomic<std::size_t> largest = 0;  // since it was last set to 0
 
 void* counted(std::size_t bytes, std::size_t alignment) {
   ++allocations;
+  for (std::size_t seen = largest; bytes > seen && !largest.compare_exchange_weak(seen, bytes);) {
+  }
   const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
   void* memory = std::aligned_alloc(alignment, rounded == 0 ? alignment : rounded);
   if (memory == nullptr) throw std::bad_alloc();
@@ -65,6 +68,7 @@ TEST(NoAllocation, TheCounterCounts) {
 TEST(NoAllocation, ForwardOfEveryBackend) {
   LayerSpec spec = small::spec();
   spec.routed.lora_rank = spec.shared->experts.lora_rank = 4;
+  spec.routed.others = {{1, spec.shared->experts.formats}, {6, spec.shared->experts.formats}};
   const LayerWeights weights = testing::draw_weights(spec, testing::Numbers::noisy, 1);
   for (const Backend* backend : testing::usable_backends()) {
     const Layer layer(small::plan_for(spec, std::string(backend->name)), weights,
@@ -82,6 +86,24 @@ TEST(NoAllocation, ForwardOfEveryBackend) {
       for (int round = 0; round < 3; ++round) layer.run(call);
       EXPECT_EQ(allocations, before) << backend->name << ", " << tokens << " tokens";
     }
+  }
+}
+
+/// Names for messages, and nothing as large as a matrix.
+TEST(NoAllocation, LiveUpdateAllocatesNoWeights) {
+  const LayerSpec spec = small::spec();
+  const LayerWeights weights = testing::draw_weights(spec, testing::Numbers::noisy, 1);
+  for (const Backend* backend : testing::usable_backends()) {
+    const Plan plan = choose({.layer = spec,
+                              .device = detect(),
+                              .by_name = std::string(backend->name),
+                              .calls = {CallModes::of<call::Update>()}});
+    Layer layer(plan, weights, {.executor = make_thread_team(2)});
+    largest = 0;
+    layer.update_expert(3, weights.routed[5], weights.owner);
+    layer.update_shared(weights.shared[0], weights.shared_gate, weights.owner);
+    layer.update_router(weights.router);
+    EXPECT_LT(largest, std::size_t{256}) << backend->name;
   }
 }
 

@@ -183,7 +183,7 @@ void add_explain(CLI::App& app, ExplainOptions& options) {
   verb->add_option(
           "--calls", options.calls,
           "What calls will ask for besides tokens with their routing, separated by commas: contiguous, "
-          "batched, batch_invariant")
+          "batched, batch_invariant, update")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->type_name("MODE,...");

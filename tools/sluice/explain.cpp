@@ -49,7 +49,7 @@ std::vector<CallMode> call_modes(const std::vector<std::string>& names) {
       throw Error(ErrorKind::invalid_argument,
                   {.code = "no_such_call",
                    .what = fmt::format("there is no call mode named \"{}\"", name),
-                   .why = "there are contiguous, batched and batch_invariant",
+                   .why = "there are contiguous, batched, batch_invariant and update",
                    .todo = "give some of them to --calls"});
     modes.push_back(*mode);
   }

@@ -62,14 +62,20 @@ std::string formats_text(const MatrixFormats& formats) {
   return fmt::format("{}up {}, down {}", formats.gate ? "gate " + gate + ", " : "", up, down);
 }
 
+/// Those of most experts, then of the others: "; experts 0-2, 7: bf16".
+std::string formats_text(const ExpertsSpec& spec) {
+  const std::string all = storage_text(spec);
+  return formats_text(spec.formats) + all.substr(std::min(all.find(';'), all.size()));
+}
+
 /// A layer without its number, so that equal layers give equal text.
 std::string layer_text(const InspectedLayer& layer) {
   const ExpertsSpec& routed = layer.spec.routed;
-  std::string text = fmt::format("  experts     {}\n", experts_text(routed)) +
-                     fmt::format("  router      {}\n", router_text(layer.spec.router)) +
-                     fmt::format("  activation  {}\n", activation_text(routed)) +
-                     fmt::format("  formats     {}, {:.2f} bits a weight\n", formats_text(routed.formats),
-                                 layer.bits_a_weight);
+  std::string text =
+      fmt::format("  experts     {}\n", experts_text(routed)) +
+      fmt::format("  router      {}\n", router_text(layer.spec.router)) +
+      fmt::format("  activation  {}\n", activation_text(routed)) +
+      fmt::format("  formats     {}, {:.2f} bits a weight\n", formats_text(routed), layer.bits_a_weight);
   if (layer.spec.shared) {
     const SharedSpec& shared = *layer.spec.shared;
     text += fmt::format("  shared      intermediate {}, {}, {}{}\n", shared.experts.intermediate,

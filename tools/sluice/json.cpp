@@ -77,12 +77,23 @@ Json activation_json(const ExpertsSpec& spec) {
           {"situ_linear_beta", number(spec.params.situ_linear_beta)}};
 }
 
-Json formats_json(const LayerSpec& spec) {
-  const MatrixFormats& formats = spec.routed.formats;
+Json formats_json(const MatrixFormats& formats) {
   return {{"gate", formats.gate ? Json(storage_text(*formats.gate, formats.gate_grouping)) : Json(nullptr)},
           {"up", storage_text(formats.up, formats.up_grouping)},
-          {"down", storage_text(formats.down, formats.down_grouping)},
-          {"shared", spec.shared ? Json(storage_text(spec.shared->experts.formats)) : Json(nullptr)}};
+          {"down", storage_text(formats.down, formats.down_grouping)}};
+}
+
+Json other_json(const OtherFormats& other) {
+  Json json = formats_json(other.formats);
+  json["expert"] = other.expert;
+  return json;
+}
+
+Json formats_json(const LayerSpec& spec) {
+  Json json = formats_json(spec.routed.formats);
+  json["shared"] = spec.shared ? Json(storage_text(spec.shared->experts.formats)) : Json(nullptr);
+  json["others"] = array(spec.routed.others, other_json);
+  return json;
 }
 
 Json shared_json(const std::optional<SharedSpec>& shared) {

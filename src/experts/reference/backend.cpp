@@ -20,16 +20,23 @@ class Views : public PackedExperts {
   explicit Views(const PackInput& input)
       : PackedExperts(kReference, input.spec),
         experts(input.experts.begin(), input.experts.end()),
-        owner(input.owner) {}
+        owners(input.experts.size(), input.owner) {}
   std::int64_t bytes() const override { return 0; }
 
-  const std::vector<ExpertWeights> experts;
-  const std::shared_ptr<const void> owner;
+  std::vector<ExpertWeights> experts;
+  std::vector<std::shared_ptr<const void>> owners;  // of each expert: an update lets go of one alone
 };
 
 std::unique_ptr<PackedExperts> pack(const PackInput& input) { return std::make_unique<Views>(input); }
 
 std::int64_t packed_bytes(const ExpertsSpec&) { return 0; }
+
+void update(PackedExperts& packed, const UpdateInput& input) {
+  auto& views = static_cast<Views&>(packed);
+  const auto at = static_cast<std::size_t>(input.local);
+  views.experts[at] = input.weights;
+  views.owners[at] = input.owner;
+}
 
 /// A worker's part of the workspace, in doubles: the token, its result, and the definition's scratch.
 std::size_t worker_doubles(const ExpertsSpec& spec) {
@@ -61,9 +68,10 @@ void run(const PackedExperts& packed, const Forward& call) {
                         .ids = call.routing.ids + slot,
                         .weights = call.routing.weights + slot,
                         .top_k = top_k,
-                        .lora = call.lora ? call.lora->of_token(token) : std::span<const LoraExpert>()},
+                        .lora = call.lora,
+                        .lora_token = token},
                        y, mine.subspan(2 * hidden));
-    std::transform(y, y + hidden, call.output + call.row(token) * std::ptrdiff_t{spec.hidden},
+    std::transform(y, y + hidden, call.output + call.output_row(token) * std::ptrdiff_t{spec.hidden},
                    [](double value) { return static_cast<float>(value); });
   });
 }
@@ -99,6 +107,7 @@ constinit const Backend kReference{
     .packed_bytes = packed_bytes,
     .kernels = kernels,
     .only_by_name = true,
+    .update = update,
 };
 
 }  // namespace sluice

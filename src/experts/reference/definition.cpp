@@ -149,7 +149,7 @@ void compute(const Experts& experts, const Token& token, double* y, std::span<do
     const double on_input = spec.weight_on_input ? token.weights[slot] : 1;
     const double on_output = spec.weight_on_input ? 1 : token.weights[slot];
     for (int k = 0; k < spec.hidden; ++k) parts.x[k] = on_input * token.x[k];
-    const LoraExpert* const delta = token.lora.empty() ? nullptr : &token.lora[static_cast<std::size_t>(id)];
+    const LoraExpert* const delta = token.lora ? token.lora->delta(token.lora_token, id) : nullptr;
     const double* const mid_reach = want_magnitude ? parts.reach : nullptr;
     middle(spec, {expert, delta}, parts, observed);
     if (delta) project(delta->down, mid, mid_reach, parts.low);

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <span>
 
+#include "experts/backend.h"
 #include "sluice/lora.h"
 #include "sluice/spec.h"
 
@@ -33,7 +34,8 @@ struct Token {
   const std::int32_t* ids = nullptr;  // [top_k]
   const float* weights = nullptr;     // [top_k]
   int top_k = 0;
-  std::span<const LoraExpert> lora = {};  // of the local experts; empty: no adapter
+  const LoraCall* lora = nullptr;  // null: no adapter
+  int lora_token = 0;              // which of its tokens this is
 };
 
 /// What a comparison wants to know beside the result.

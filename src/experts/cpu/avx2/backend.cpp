@@ -54,6 +54,7 @@ constinit const Backend kCpuAvx2{
     .pack = pack,
     .packed_bytes = packed_bytes,
     .kernels = kernels,
+    .update = cpu::update,
 };
 
 }  // namespace sluice

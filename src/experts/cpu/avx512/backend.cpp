@@ -58,6 +58,7 @@ constinit const Backend kCpuAvx512{
     .pack = pack,
     .packed_bytes = packed_bytes,
     .kernels = kernels,
+    .update = cpu::update,
 };
 
 }  // namespace sluice

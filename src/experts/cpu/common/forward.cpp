@@ -136,12 +136,11 @@ void stage_delta(const Call& call, int position, const float* row) {
   const int slot = work.slots[position];
   work.deltas[position] = nullptr;
   if (call.forward.lora == nullptr) return;
-  const auto experts = call.forward.lora->of_token(slot / call.top_k());
-  if (experts.empty()) return;
-  const LoraExpert& delta = experts[static_cast<std::size_t>(local_of(call, position))];
-  work.deltas[position] = &delta;
-  project(delta.gate, row, work.low_of(position));
-  project(delta.up, row, work.low_of(position) + work.low_stride);
+  const LoraExpert* delta = call.forward.lora->delta(slot / call.top_k(), local_of(call, position));
+  if (delta == nullptr) return;
+  work.deltas[position] = delta;
+  project(delta->gate, row, work.low_of(position));
+  project(delta->up, row, work.low_of(position) + work.low_stride);
 }
 
 /// A mid, for down.
@@ -333,7 +332,7 @@ void for_units(const Call& call, const Cut& cut, Product product) {
 void combine(const Call& call, int token, int first, int last) {
   const Workspace& work = call.work;
   const ExpertsSpec& spec = call.spec();
-  float* out = call.forward.output + static_cast<std::size_t>(call.forward.row(token)) * spec.hidden;
+  float* out = call.forward.output + static_cast<std::size_t>(call.forward.output_row(token)) * spec.hidden;
   std::fill(out + first, out + last, 0.0f);
   for (int slot = token * call.top_k(); slot < (token + 1) * call.top_k(); ++slot) {
     const std::int32_t position = work.positions[slot];

@@ -132,6 +132,8 @@ struct IntegerLayout {
   int columns = 0;       // of a row as it is packed: in the order of the groups, those padded to whole parts
   bool gathers = false;  // not the order of the matrix: activations have to follow
 
+  friend bool operator==(const IntegerLayout&, const IntegerLayout&) = default;
+
   constexpr int steps() const { return (columns + 31) / 32; }
   constexpr int parts() const { return 32 / part; }
   constexpr int scale_bytes(int lanes) const {

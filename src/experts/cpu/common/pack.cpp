@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "core/bits.h"
+#include "core/error.h"
 #include "format/scales.h"
 
 namespace sluice::cpu {
@@ -77,34 +78,74 @@ class Meter {
   std::exception_ptr thrown_;
 };
 
-}  // namespace
-
-std::unique_ptr<PackedExperts> pack(const Backend& backend, int lanes, const PackInput& input) {
-  auto packed =
-      std::make_unique<Packed>(backend, input.spec, expert_layout(input.spec, lanes, look_at(input.experts)));
+/// Packs the experts of `input` as the local ones from `first` on.
+void pack_experts(Packed* packed, int lanes, const PackInput& input, int first) {
   const ExpertLayout& layout = packed->layout;
   const Part parts[] = {make_part(layout.gate), make_part(layout.up), make_part(layout.down)};
   const int chunks = parts[0].chunks + parts[1].chunks + parts[2].chunks;
   const std::size_t stream_bytes = layout.gate.bytes() + layout.up.bytes() + layout.down.bytes();
-  Meter meter(input.progress, static_cast<std::int64_t>(input.spec.local_experts * stream_bytes));
+  const int experts = static_cast<int>(input.experts.size());
+  Meter meter(input.progress, static_cast<std::int64_t>(experts * stream_bytes));
 
-  parallel_for(input.executor, input.spec.local_experts * chunks, [&](int task, int) {
+  parallel_for(input.executor, experts * chunks, [&](int task, int) {
     const int local = task / chunks;
     int chunk = task % chunks;
-    if (chunk == 0) pack_biases(*packed, input.experts[local], packed->expert(local));
+    if (chunk == 0) pack_biases(*packed, input.experts[local], packed->expert(first + local));
     const Part* part = parts;
     while (chunk >= part->chunks) chunk -= (part++)->chunks;
     const Stream& stream = *part->stream;
     const PairRange range{stream.pairs * chunk / part->chunks, stream.pairs * (chunk + 1) / part->chunks};
     const PairSource source = source_of(layout, stream, input.experts[local]);
+    std::byte* const expert = packed->expert(first + local);
     if (stream.is_integer())
-      pack_integers(stream, lanes, source, range, packed->expert(local));
+      pack_integers(stream, lanes, source, range, expert);
     else
-      pack_pairs(stream, lanes, source, range, packed->expert(local) + stream.offset);
+      pack_pairs(stream, lanes, source, range, expert + stream.offset);
     meter.add((range.last - range.first) * stream.pair_bytes);
   });
   meter.rethrow();
+}
+
+/// Float32 holds what any scale is: room for it fits all.
+void widen(SeenIntegers& seen, const Stream& stream) {
+  if (stream.integers.scales == ScaleType::f32) seen.scales = ScaleType::f32;
+}
+
+/// What a layout takes from the weights, the scales' type and the sizes of listed groups, was settled when
+/// the layer was packed.
+void require_fit(const Packed& packed, const UpdateInput& input) {
+  const ExpertLayout& here = packed.layout;
+  SeenWeights seen = look_at({&input.weights, 1});
+  widen(seen.gate, here.gate.pairs != 0 ? here.gate : here.up);
+  widen(seen.up, here.up);
+  widen(seen.down, here.down);
+  const ExpertLayout needed = expert_layout(packed.spec, here.lanes, seen);
+  const bool fits = needed.bytes == here.bytes && needed.gate.integers == here.gate.integers &&
+                    needed.up.integers == here.up.integers && needed.up.pairing == here.up.pairing &&
+                    needed.down.integers == here.down.integers;
+  require(fits, ErrorKind::unsupported, [&] {
+    return ErrorInfo{
+        .code = "update_does_not_fit",
+        .what = "the expert's integers cannot be packed where the old ones are",
+        .why = "their scales have another type than the layer's, or its g_idx makes groups of other sizes",
+        .todo = "Give scales of the type that the layer was packed with, or make a new Layer"};
+  });
+}
+
+}  // namespace
+
+std::unique_ptr<PackedExperts> pack(const Backend& backend, int lanes, const PackInput& input) {
+  auto packed =
+      std::make_unique<Packed>(backend, input.spec, expert_layout(input.spec, lanes, look_at(input.experts)));
+  pack_experts(packed.get(), lanes, input, 0);
   return packed;
+}
+
+void update(PackedExperts& packed, const UpdateInput& input) {
+  auto& mine = static_cast<Packed&>(packed);
+  require_fit(mine, input);
+  pack_experts(&mine, mine.layout.lanes, {mine.spec, {&input.weights, 1}, {}, input.executor, {}},
+               input.local);
 }
 
 std::int64_t packed_bytes(const ExpertsSpec& spec, int lanes) {

@@ -11,6 +11,10 @@ namespace sluice::cpu {
 
 std::unique_ptr<PackedExperts> pack(const Backend& backend, int lanes, const PackInput& input);
 
+/// Packs one expert anew, in place. Throws unsupported (update_does_not_fit) for integers that need another
+/// layout.
+void update(PackedExperts& packed, const UpdateInput& input);
+
 /// Bytes that pack will allocate, where integers have 16-bit scales and, with act-order, groups of the size
 /// that they declare.
 std::int64_t packed_bytes(const ExpertsSpec& spec, int lanes);

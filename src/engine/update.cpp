@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Live update: parts of a packed layer replaced in place. Everything is checked before anything is written.
+#include <algorithm>
+#include <string>
+
+#include "core/error.h"
+#include "engine/packed_layer.h"
+#include "engine/validate_parts.h"
+
+namespace sluice {
+
+void PackedLayer::check_planned() const {
+  const CallMode mode = CallModes::of<call::Update>();
+  const std::vector<CallMode>& asked = plan_.request.calls;
+  require(std::ranges::find(asked, mode) != asked.end(), ErrorKind::invalid_argument, [&] {
+    return ErrorInfo{
+        .code = "not_planned",
+        .what = "the layer was not planned for " + std::string(mode.str()),
+        .why =
+            "a backend has to declare that it replaces weights in place, and was not asked whether it does",
+        .todo = "Add the mode to Request::calls before choosing"};
+  });
+}
+
+void PackedLayer::update_expert(int local, const ExpertWeights& weights, std::shared_ptr<const void> owner) {
+  check_planned();
+  validate_routed(spec(), local, weights);
+  const GroupPlace& at = places_[static_cast<std::size_t>(local)];
+  PackedExperts& packed = *routed_[at.group].packed;
+  packed.backend.update(packed, {at.local, weights, std::move(owner), *executor_});
+}
+
+void PackedLayer::update_shared(const ExpertWeights& weights, const VectorView& shared_gate,
+                                std::shared_ptr<const void> owner) {
+  check_planned();
+  validate_shared(spec(), weights, shared_gate);
+  shared_->backend.update(*shared_, {0, weights, std::move(owner), *executor_});
+  assign_floats(shared_gate, shared_gate_);
+}
+
+void PackedLayer::update_router(const RouterWeights& weights) {
+  check_planned();
+  validate_router(spec(), weights);
+  require(router_.is_like(weights), ErrorKind::invalid_argument, [&] {
+    return ErrorInfo{
+        .code = "bad_weights",
+        .what = "the weights are not what the layer was made with",
+        .tensor = "router",
+        .why = "an update has the parts that the layer's router has, and a table of the same size",
+        .todo = "Give all of the router, or make a new layer"};
+  });
+  router_.assign(weights);
+}
+
+}  // namespace sluice

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+// Live update: what a backend declares as "update" gives, after any updates, the bits of a layer that was
+// packed from the weights it now has. Swapped experts permute the output, and what is refused changes
+// nothing.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "core/bits.h"
+#include "sluice/error.h"
+#include "testing/usable_backends.h"
+#include "tests/conformance/judge.h"
+
+namespace sluice::conformance {
+namespace {
+
+using testing::Numbers;
+
+class UpdateTest : public ::testing::TestWithParam<const Backend*> {
+ protected:
+  void SetUp() override {
+    if (!backend().can.calls.has(CallModes::of<call::Update>())) GTEST_SKIP() << "declares no update";
+    ASSERT_NE(backend().update, nullptr);
+  }
+  const Backend& backend() const { return *GetParam(); }
+
+  Layer layer(const LayerSpec& spec, const LayerWeights& weights) const {
+    return Layer(choose({.layer = spec,
+                         .device = detect(),
+                         .tokens = {1},
+                         .by_name = std::string(backend().name),
+                         .calls = {CallModes::of<call::Update>()}}),
+                 weights, {.executor = make_thread_team(2)});
+  }
+
+  /// Every format with all features that apply, in turn with every activation; no expert map.
+  std::vector<Case> cases() const {
+    std::vector<Case> made;
+    const FeatureSet features = backend().can.features.minus(
+        Features::set<feature::ExpertMap, feature::Lora, feature::MixedFormats>());
+    const std::vector<Format> formats = members(backend().can.weights);
+    const std::vector<Activation> activations = members(backend().can.activations);
+    for (std::size_t i = 0; i < formats.size(); ++i) {
+      const Activation activation = activations[i % activations.size()];
+      made.push_back(make_case(formats[i], formats[i], activation,
+                               applicable(applicable(features, activation), formats[i]),
+                               {.hidden = 64, .intermediate = 96}));
+      made.back().spec.router.bias = true;
+      // Of "softmax" a swap may move the last bit: it sums over all experts, in their order.
+      made.back().spec.router.score = *Score::parse("sigmoid");
+    }
+    return made;
+  }
+};
+
+struct Result {
+  std::vector<float> experts_out, block_out;
+  std::vector<std::int32_t> ids;
+};
+
+/// By the layer's own router.
+Result run(const Layer& layer, const testing::DrawnCall& call) {
+  const LayerSpec& spec = layer.plan().request.layer;
+  const auto tokens = static_cast<std::size_t>(call.hidden.rows);
+  Result out;
+  out.experts_out.resize(tokens * spec.routed.hidden);
+  out.block_out.resize(out.experts_out.size());
+  out.ids.resize(tokens * spec.routed.top_k);
+  std::vector<std::byte> workspace(layer.workspace_bytes(call.hidden.rows));
+  layer.run({.hidden = call.hidden,
+             .experts_out = out.experts_out.data(),
+             .block_out = out.block_out.data(),
+             .topk_ids = out.ids.data(),
+             .workspace = workspace});
+  return out;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+void expect_same(const Result& got, const Result& want, const std::string& name) {
+  EXPECT_TRUE(same_bits(got.experts_out, want.experts_out)) << name;
+  EXPECT_TRUE(same_bits(got.block_out, want.block_out)) << name;
+  EXPECT_EQ(got.ids, want.ids) << name;
+}
+
+void update_all(Layer& layer, const LayerWeights& weights) {
+  for (std::size_t e = 0; e < weights.routed.size(); ++e)
+    layer.update_expert(static_cast<int>(e), weights.routed[e], weights.owner);
+  if (!weights.shared.empty())
+    layer.update_shared(weights.shared.front(), weights.shared_gate, weights.owner);
+  layer.update_router(weights.router);
+}
+
+/// Report B94: A, then B, then A again.
+TEST_P(UpdateTest, AnUpdateIsAPackingAnew) {
+  for (const Case& made : cases()) {
+    const LayerWeights a = draw_weights(made.spec, Numbers::noisy, 1),
+                       b = draw_weights(made.spec, Numbers::noisy, 2);
+    const testing::DrawnCall call = draw_call(made.spec, Numbers::noisy, {.tokens = 5}, 3);
+    Layer changing = layer(made.spec, a);
+    const std::int64_t bytes = changing.packed_bytes();
+    const Result before = run(changing, call), of_b = run(layer(made.spec, b), call);
+    ASSERT_FALSE(same_bits(before.block_out, of_b.block_out)) << made.name;
+    update_all(changing, b);
+    expect_same(run(changing, call), of_b, made.name);
+    update_all(changing, a);
+    expect_same(run(changing, call), before, made.name);
+    EXPECT_EQ(changing.packed_bytes(), bytes);
+  }
+}
+
+TEST_P(UpdateTest, OneExpertAlone) {
+  for (const Case& made : cases()) {
+    LayerWeights mixed = draw_weights(made.spec, Numbers::noisy, 1);
+    const LayerWeights other = draw_weights(made.spec, Numbers::noisy, 2);
+    const testing::DrawnCall call = draw_call(made.spec, Numbers::noisy, {.tokens = 9}, 3);
+    Layer changing = layer(made.spec, mixed);
+    changing.update_expert(4, other.routed[4], other.owner);
+    mixed.routed[4] = other.routed[4];
+    expect_same(run(changing, call), run(layer(made.spec, mixed), call), made.name);
+  }
+}
+
+/// A router whose rows are float32 and its own, so that they can be swapped.
+struct OwnRouter {
+  OwnRouter(const LayerSpec& spec, const RouterWeights& of) : weights(of) {
+    const auto hidden = static_cast<std::size_t>(spec.routed.hidden);
+    const auto experts = static_cast<std::size_t>(spec.router.experts);
+    rows.resize(experts * hidden);
+    for (std::size_t e = 0; e < experts; ++e)
+      decode_row(*of.weight, static_cast<std::int64_t>(e), rows.data() + e * hidden);
+    bias.resize(experts, 0.25f);
+    bias[3] = -0.5f;
+    WeightMatrix matrix{
+        .format = Formats::of<format::F32>(), .rows = spec.router.experts, .cols = spec.routed.hidden};
+    matrix.codes = reinterpret_cast<const std::byte*>(rows.data());
+    matrix.row_stride = 4 * spec.routed.hidden;
+    matrix.col_stride = 4;
+    weights.weight = matrix;
+    weights.bias = {reinterpret_cast<const std::byte*>(bias.data()), DType::f32, spec.router.experts, 4};
+  }
+
+  void swap(std::size_t a, std::size_t b, std::size_t hidden) {
+    for (std::size_t k = 0; k < hidden; ++k) std::swap(rows[a * hidden + k], rows[b * hidden + k]);
+    std::swap(bias[a], bias[b]);
+  }
+
+  RouterWeights weights;
+  std::vector<float> rows, bias;
+};
+
+/// Report B45: experts 1 and 4 change places, with their rows of the router.
+TEST_P(UpdateTest, SwappedExpertsPermuteTheOutput) {
+  for (const Case& made : cases()) {
+    LayerWeights weights = draw_weights(made.spec, Numbers::noisy, 1);
+    OwnRouter router(made.spec, weights.router);
+    weights.router = router.weights;
+    const testing::DrawnCall call = draw_call(made.spec, Numbers::noisy, {.tokens = 20}, 3);
+    Layer changing = layer(made.spec, weights);
+    Result before = run(changing, call);
+    changing.update_expert(1, weights.routed[4], weights.owner);
+    changing.update_expert(4, weights.routed[1], weights.owner);
+    router.swap(1, 4, static_cast<std::size_t>(made.spec.routed.hidden));
+    changing.update_router(router.weights);
+    for (std::int32_t& id : before.ids) id = id == 1 ? 4 : id == 4 ? 1 : id;
+    expect_same(run(changing, call), before, made.name);
+  }
+}
+
+TEST_P(UpdateTest, WhatIsRefusedChangesNothing) {
+  const Format format = members(backend().can.weights).front();
+  FeatureSet features = backend().can.features.minus(Features::set<feature::ExpertMap, feature::Lora>());
+  features = applicable(applicable(features, members(backend().can.activations).front()), format);
+  const Case made = make_case(format, format, members(backend().can.activations).front(), features);
+  const LayerWeights a = draw_weights(made.spec, Numbers::noisy, 1),
+                     b = draw_weights(made.spec, Numbers::noisy, 2);
+  const testing::DrawnCall call = draw_call(made.spec, Numbers::noisy, {.tokens = 5}, 3);
+  Layer changing = layer(made.spec, a);
+  const Result before = run(changing, call);
+  const auto refused = [&](auto update, const char* why) {
+    try {
+      update();
+      ADD_FAILURE() << why << ": no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.info().code, "bad_weights") << why;
+      EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
+    }
+    expect_same(run(changing, call), before, why);
+  };
+  const auto refused_expert = [&](auto edit, const char* why) {
+    ExpertWeights expert = b.routed[1];
+    edit(expert);
+    refused([&] { changing.update_expert(1, expert, b.owner); }, why);
+  };
+  refused_expert([](ExpertWeights& expert) { expert.up.rows -= 1; }, "the spec says");
+  refused_expert([](ExpertWeights& expert) { expert.down.format = Formats::of<format::Fp8Tensor>(); },
+                 "fp8_tensor");
+  refused_expert(
+      [](ExpertWeights& expert) { expert.up.second_scale = std::numeric_limits<float>::quiet_NaN(); },
+      "a second scale of nan");
+  refused_expert([](ExpertWeights& expert) { expert.up.second_scale = -1; }, "a second scale of -1");
+  refused_expert([](ExpertWeights& expert) { expert.down.codes = nullptr; }, "no data");
+  refused([&] { changing.update_expert(6, b.routed[0], b.owner); }, "no expert 6");
+  refused([&] { changing.update_expert(-1, b.routed[0], b.owner); }, "no expert -1");
+  if (made.spec.shared) {
+    ExpertWeights shared = b.shared[0];
+    refused([&] { changing.update_shared(shared, {}, b.owner); }, "missing");
+    shared.down.cols += 32;
+    refused([&] { changing.update_shared(shared, b.shared_gate, b.owner); }, "the spec says");
+  }
+  RouterWeights router = b.router;
+  router.weight->cols += 1;
+  refused([&] { changing.update_router(router); }, "the spec says");
+  refused([&] { changing.update_router({}); }, "the parts that the layer's router has");
+}
+
+TEST_P(UpdateTest, AnUpdateThatWasNotPlannedIsRefused) {
+  const Case made = make_case(members(backend().can.weights).front(), members(backend().can.weights).front(),
+                              members(backend().can.activations).front(), {});
+  const Problem problem(made, Numbers::noisy, {.tokens = 1});
+  Layer layer = problem.layer(backend());
+  try {
+    layer.update_expert(0, problem.weights().routed[1]);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.info().code, "not_planned");
+  }
+}
+
+/// An owner is kept for as long as the backend may read the views, and not longer than its experts are there.
+TEST_P(UpdateTest, OwnersGoWithTheirExperts) {
+  const Case made = make_case(members(backend().can.weights).front(), members(backend().can.weights).front(),
+                              members(backend().can.activations).front(), {});
+  const testing::DrawnCall call = draw_call(made.spec, Numbers::noisy, {.tokens = 4}, 3);
+  LayerWeights a = draw_weights(made.spec, Numbers::noisy, 1);
+  Layer changing = layer(made.spec, a);
+  const std::weak_ptr<const void> first = a.owner;
+  a = {};
+  LayerWeights b = draw_weights(made.spec, Numbers::noisy, 2);
+  const Result want = run(layer(made.spec, b), call);
+  const std::weak_ptr<const void> second = b.owner;
+  update_all(changing, b);
+  EXPECT_TRUE(first.expired());
+  b = {};
+  // Of freed memory, if the layer read it in place and did not keep the owner: ASan sees it.
+  expect_same(run(changing, call), want, made.name);
+  const LayerWeights c = draw_weights(made.spec, Numbers::noisy, 4);
+  update_all(changing, c);
+  EXPECT_TRUE(second.expired());
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, UpdateTest, ::testing::ValuesIn(testing::usable_backends()), test_name);
+
+}  // namespace
+}  // namespace sluice::conformance
