@@ -1,0 +1,412 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/reports/toy.h"
+
+#include <cmath>
+#include <stdexcept>
+
+#include "core/bits.h"
+#include "format/bf16.h"
+#include "format/e4m3.h"
+#include "format/e8m0.h"
+#include "format/f16.h"
+#include "sluice/error.h"
+#include "testing/usable_backends.h"
+
+namespace sluice::reports {
+namespace {
+
+constexpr unsigned kE2m1One = 0x2, kE2m1OneAndAHalf = 0x3, kE2m1Minus = 0x8;
+
+bool is_code_of_two_bits(double value) {  // 1 or 1.5 times a power of two
+  int exponent = 0;
+  const double mantissa = std::frexp(std::abs(value), &exponent);
+  return mantissa == 0.5 || mantissa == 0.75;
+}
+
+std::byte* scale_place(format::Encoded& encoded, std::int64_t i, std::int64_t j) {
+  const ScalesView& view = encoded.matrix.scales;
+  return encoded.scales.data() + (view.data - encoded.scales.data()) + i * view.row_stride +
+         j * view.col_stride;
+}
+
+void put_plain(format::Encoded& encoded, const Entry& entry) {
+  const WeightMatrix& matrix = encoded.matrix;
+  std::byte* at = encoded.codes.data() + entry.row * matrix.row_stride + entry.col * matrix.col_stride;
+  const auto value = static_cast<float>(entry.value);
+  if (matrix.format == Formats::of<format::F32>())
+    store<float>(at, value);
+  else if (matrix.format == Formats::of<format::F16>())
+    store<std::uint16_t>(at, format::float_to_f16(value));
+  else
+    store<std::uint16_t>(at, format::float_to_bf16(value));
+}
+
+/// One code times one scale.
+void put(format::Encoded& encoded, const Entry& entry) {
+  const Format format = encoded.matrix.format;
+  const format::Geometry& geometry = sluice::geometry(format);
+  const double size = std::abs(entry.value);
+  const bool negative = std::signbit(entry.value);
+  if (!geometry.scaled) {
+    put_plain(encoded, entry);
+  } else if (geometry.integers) {
+    const unsigned zero = 1u << (geometry.code_bits - 1);
+    format::set_code(encoded, entry.row, entry.col, negative ? zero - 1 : zero + 1);
+    put_scale(encoded, entry.row, format::group_of_column(encoded.matrix, entry.col),
+              static_cast<float>(size));
+  } else if (geometry.code_bits == 4) {
+    const double power = std::exp2(std::ilogb(size));
+    const bool half_more = format == kMxfp4 && size != power;
+    put_scale(encoded, entry.row, entry.col / geometry.group_cols,
+              static_cast<float>(format == kMxfp4 ? power : size));
+    put_code(encoded, entry.row, entry.col,
+             (half_more ? kE2m1OneAndAHalf : kE2m1One) | (negative ? kE2m1Minus : 0));
+  } else {
+    put_code(encoded, entry.row, entry.col, format::float_to_e4m3(static_cast<float>(entry.value)));
+  }
+}
+
+void check(const format::Encoded& encoded, const std::vector<Entry>& entries) {
+  const WeightMatrix& matrix = encoded.matrix;
+  std::vector<double> row(static_cast<std::size_t>(matrix.cols));
+  double sum = 0;
+  for (const Entry& entry : entries) sum += std::abs(entry.value);
+  for (std::int64_t r = 0; r < matrix.rows; ++r) {
+    decode_row(matrix, r, row.data());
+    for (const double value : row) sum -= std::abs(value);
+    for (const Entry& entry : entries)
+      if (entry.row == r && row[static_cast<std::size_t>(entry.col)] != entry.value)
+        throw std::logic_error("the format does not hold the numbers of a test");
+  }
+  if (std::abs(sum) > 1e-9) throw std::logic_error("a test's matrix has numbers that nobody wrote");
+}
+
+struct Owner {
+  std::vector<std::shared_ptr<const void>> parts;
+};
+
+/// Gives a layer memory of its own, one part after the other.
+class Maker {
+ public:
+  explicit Maker(std::shared_ptr<Owner> owner) : owner_(std::move(owner)) {}
+
+  ExpertWeights expert(const ExpertsSpec& spec, const Expert& numbers) {
+    const Size wide{spec.intermediate, spec.hidden}, tall{spec.hidden, spec.intermediate};
+    const MatrixFormats& formats = spec.formats;
+    ExpertWeights made{.gate = {},
+                       .up = matrix_of(formats.up, wide, numbers.up, formats.up_grouping),
+                       .down = matrix_of(formats.down, tall, numbers.down, formats.down_grouping)};
+    if (formats.gate) made.gate = matrix_of(*formats.gate, wide, numbers.gate, formats.gate_grouping);
+    if (spec.gate_up_bias) {
+      made.up_bias = bias(numbers.up_bias, spec.intermediate);
+      if (formats.gate) made.gate_bias = bias(numbers.gate_bias, spec.intermediate);
+    }
+    if (spec.down_bias) made.down_bias = bias(numbers.down_bias, spec.hidden);
+    return made;
+  }
+
+ private:
+  WeightMatrix matrix_of(Format format, Size size, const std::vector<Entry>& entries,
+                         const Grouping& grouping) {
+    auto made = shared(matrix(format, size, entries, grouping));
+    owner_->parts.push_back(made);
+    return made->matrix;
+  }
+  VectorView bias(std::vector<float> values, int size) {
+    values.resize(static_cast<std::size_t>(size));
+    auto made = std::make_shared<std::vector<float>>(std::move(values));
+    owner_->parts.push_back(made);
+    return {reinterpret_cast<const std::byte*>(made->data()), DType::f32, size, 4};
+  }
+
+  std::shared_ptr<Owner> owner_;
+};
+
+}  // namespace
+
+std::vector<Format> all_formats() {
+  std::vector<Format> formats;
+  Formats::everything().each([&](Format format) { formats.push_back(format); });
+  return formats;
+}
+
+bool holds(Format format, double value) {
+  return format != kMxfp4 || value == 0 || is_code_of_two_bits(value);
+}
+
+format::Encoded blank(Format format, Size size, const Grouping& grouping) {
+  if (is_integer(format)) {
+    format::Encoded made = format::make_integers(format, {.grouping = grouping}, size.rows, size.cols);
+    const unsigned zero = 1u << (sluice::geometry(format).code_bits - 1);
+    for (std::int64_t r = 0; r < size.rows; ++r)
+      for (std::int64_t c = 0; c < size.cols; ++c) format::set_code(made, r, c, zero);
+    return made;
+  }
+  const std::vector<float> zeros(static_cast<std::size_t>(size.rows * size.cols));
+  format::Encoded made = encode(format, zeros.data(), size.rows, size.cols);
+  const format::ScaleShape scales = scale_shape(sluice::geometry(format), size.rows, size.cols);
+  for (std::int64_t i = 0; i < scales.rows; ++i)
+    for (std::int64_t j = 0; j < scales.cols; ++j) put_scale(made, i, j, 1);
+  made.matrix.second_scale = 1;
+  return made;
+}
+
+void put_code(format::Encoded& encoded, std::int64_t row, std::int64_t col, unsigned code) {
+  const WeightMatrix& matrix = encoded.matrix;
+  const bool half = sluice::geometry(matrix.format).code_bits == 4;
+  std::byte& at = encoded.codes[static_cast<std::size_t>(row * matrix.row_stride +
+                                                         (half ? col / 2 : col * matrix.col_stride))];
+  if (!half)
+    at = std::byte(code);
+  else if (col % 2 == 0)
+    at = (at & std::byte{0xF0}) | std::byte(code);
+  else
+    at = (at & std::byte{0x0F}) | std::byte(code << 4);
+}
+
+void put_scale(format::Encoded& encoded, std::int64_t i, std::int64_t j, float scale) {
+  std::byte* at = scale_place(encoded, i, j);
+  switch (encoded.matrix.scales.dtype) {
+    case DType::f32:
+      store<float>(at, scale);
+      break;
+    case DType::bf16:
+      store<std::uint16_t>(at, format::float_to_bf16(scale));
+      break;
+    case DType::f8_e4m3:
+      *at = std::byte{format::float_to_e4m3(scale)};
+      break;
+    default:
+      *at = std::byte{format::e8m0_from_exponent(std::ilogb(scale))};
+      break;
+  }
+}
+
+format::Encoded matrix(Format format, Size size, const std::vector<Entry>& entries,
+                       const Grouping& grouping) {
+  format::Encoded made = blank(format, size, grouping);
+  for (const Entry& entry : entries)
+    if (entry.value != 0) put(made, entry);
+  check(made, entries);
+  return made;
+}
+
+std::vector<Entry> identity(std::int64_t size) {
+  std::vector<Entry> entries;
+  for (std::int64_t i = 0; i < size; ++i) entries.push_back({i, i, 1});
+  return entries;
+}
+
+LayerSpec spec_of(Format format, Activation activation, const ActivationParams& params, const Shape& shape) {
+  const Grouping grouping{.columns = is_integer(format) ? 32 : 0};
+  LayerSpec spec{
+      .routed = {.hidden = shape.hidden,
+                 .intermediate = shape.intermediate,
+                 .experts = shape.experts,
+                 .local_experts = shape.experts,
+                 .top_k = shape.top_k,
+                 .formats = {.gate = format,
+                             .up = format,
+                             .down = format,
+                             .gate_grouping = grouping,
+                             .up_grouping = grouping,
+                             .down_grouping = grouping},
+                 .activation = activation,
+                 .params = params},
+      .router = {.score = *Score::parse("softmax"), .experts = shape.experts, .top_k = shape.top_k}};
+  if (!is_gated(activation)) {
+    spec.routed.formats.gate.reset();
+    spec.routed.formats.gate_grouping = {};
+  }
+  return spec;
+}
+
+Toy make(LayerSpec spec, const std::vector<Expert>& routed, const Expert* shared_expert) {
+  spec.routed.gate_up_bias = !routed.empty() && !routed[0].up_bias.empty();
+  spec.routed.down_bias = !routed.empty() && !routed[0].down_bias.empty();
+  if (shared_expert != nullptr && !spec.shared) {
+    spec.shared = SharedSpec{.experts = spec.routed};
+    ExpertsSpec& only = spec.shared->experts;
+    only.experts = only.local_experts = only.top_k = 1;
+  }
+  const auto owner = std::make_shared<Owner>();
+  Maker maker(owner);
+  Toy toy{.spec = spec, .weights = {}};
+  for (const Expert& expert : routed) toy.weights.routed.push_back(maker.expert(spec.routed, expert));
+  if (shared_expert != nullptr) {
+    ExpertsSpec& only = toy.spec.shared->experts;
+    only.gate_up_bias = !shared_expert->up_bias.empty();
+    only.down_bias = !shared_expert->down_bias.empty();
+    toy.weights.shared.push_back(maker.expert(only, *shared_expert));
+  }
+  toy.weights.owner = owner;
+  return toy;
+}
+
+void keep(Toy& toy, std::shared_ptr<const void> more) {
+  auto both = std::make_shared<Owner>();
+  both->parts = {toy.weights.owner, std::move(more)};
+  toy.weights.owner = both;
+}
+
+std::shared_ptr<format::Encoded> shared(format::Encoded encoded) {
+  return std::make_shared<format::Encoded>(std::move(encoded));
+}
+
+WeightMatrix every_second_row(const WeightMatrix& both, std::int64_t first) {
+  WeightMatrix rows = both;
+  rows.rows = both.rows / 2;
+  PackedGrid& grid = rows.integers.codes;
+  rows.codes += first * (is_integer(both.format) ? grid.line_stride : both.row_stride);
+  grid.line_stride *= 2;
+  rows.row_stride *= 2;
+  if (sluice::geometry(both.format).group_rows == 1) {
+    rows.scales.data += first * both.scales.row_stride;
+    rows.scales.row_stride *= 2;
+  }
+  return rows;
+}
+
+Toy make_interleaved(const LayerSpec& spec, const Expert& expert) {
+  Toy toy = make(spec, {expert});
+  std::vector<Entry> entries;
+  for (const Entry& entry : expert.gate) entries.push_back({2 * entry.row, entry.col, entry.value});
+  for (const Entry& entry : expert.up) entries.push_back({2 * entry.row + 1, entry.col, entry.value});
+  const auto both = shared(matrix(spec.routed.formats.up, {2 * spec.routed.intermediate, spec.routed.hidden},
+                                  entries, spec.routed.formats.up_grouping));
+  toy.weights.routed[0].gate = every_second_row(both->matrix, 0);
+  toy.weights.routed[0].up = every_second_row(both->matrix, 1);
+  keep(toy, both);
+  return toy;
+}
+
+Expert toy_expert(const std::vector<Pair>& rows, int hidden) {
+  Expert expert;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const auto at = static_cast<std::int64_t>(32 * i);
+    expert.gate.push_back({at, 0, rows[i].gate});
+    expert.up.push_back({at, 0, rows[i].up});
+  }
+  expert.down = identity(hidden);
+  return expert;
+}
+
+Toy down_probe(std::shared_ptr<format::Encoded> down) {
+  const WeightMatrix& matrix = down->matrix;
+  LayerSpec spec =
+      spec_of(matrix.format, kRelu2, {},
+              {.hidden = static_cast<int>(matrix.rows), .intermediate = static_cast<int>(matrix.cols)});
+  spec.routed.formats.down_grouping = matrix.integers.grouping;
+  Toy toy = make(spec, {Expert{.gate = {}, .up = {{0, 0, 1}}, .down = {}}});
+  toy.weights.routed[0].down = matrix;
+  keep(toy, std::move(down));
+  return toy;
+}
+
+Plan plan_on(const Backend& backend, const LayerSpec& spec, const std::vector<CallMode>& calls) {
+  return choose({.layer = spec,
+                 .device = detect(),
+                 .tokens = {1},
+                 .by_name = std::string(backend.name),
+                 .calls = calls});
+}
+
+std::vector<const Backend*> fitting(const LayerSpec& spec, const std::vector<CallMode>& calls) {
+  std::vector<const Backend*> those;
+  for (const Backend* backend : testing::usable_backends()) {
+    const Plan plan = plan_on(*backend, spec, calls);
+    if (!plan.chosen.empty()) {
+      those.push_back(backend);
+      continue;
+    }
+    EXPECT_FALSE(plan.verdicts.empty() || plan.verdicts.front().misses.empty() ||
+                 plan.verdicts.front().misses.front().why.empty())
+        << backend->name << " refuses and does not say why\n"
+        << explain(plan);
+  }
+  EXPECT_FALSE(those.empty()) << "no backend takes " << storage_text(spec.routed.formats);
+  return those;
+}
+
+Layer layer_on(const Backend& backend, const Toy& toy, int threads, const std::vector<CallMode>& calls) {
+  return Layer(plan_on(backend, toy.spec, calls), toy.weights, {.executor = make_thread_team(threads)});
+}
+
+Call one_hot(int hidden, int tokens, float value) {
+  Call call{.tokens = tokens, .hidden = std::vector<float>(static_cast<std::size_t>(tokens) * hidden)};
+  for (int t = 0; t < tokens; ++t) call.hidden[static_cast<std::size_t>(t) * hidden] = value;
+  return call;
+}
+
+Output run(const Layer& layer, const Call& given, int at_once) {
+  const LayerSpec& spec = layer.plan().request.layer;
+  const int hidden = spec.routed.hidden, top_k = spec.routed.top_k;
+  Call call = given;
+  if (call.ids.empty() && call.logits.empty())
+    for (int t = 0; t < call.tokens; ++t)
+      for (int k = 0; k < top_k; ++k) call.ids.push_back(k);
+  if (call.weights.empty()) call.weights.assign(call.ids.size(), 1.0f);
+  const std::size_t rows = static_cast<std::size_t>(call.tokens);
+  Output out{std::vector<float>(rows * hidden, -12345), std::vector<float>(rows * hidden, -12345),
+             std::vector<std::int32_t>(rows * top_k, -99), std::vector<float>(rows * top_k, -99)};
+  std::vector<std::byte> workspace(layer.workspace_bytes(at_once == 0 ? call.tokens : at_once));
+  LayerCall made{.hidden = {reinterpret_cast<const std::byte*>(call.hidden.data()), DType::f32, call.tokens,
+                            hidden, std::ptrdiff_t{hidden} * 4},
+                 .router_logits = call.logits,
+                 .adapters = call.adapters,
+                 .adapter_ids = call.adapter_ids,
+                 .experts_out = out.experts.data(),
+                 .block_out = out.block.data(),
+                 .topk_ids = out.ids.data(),
+                 .topk_weights = out.weights.data(),
+                 .workspace = workspace};
+  if (call.logits.empty()) made.routing = {call.ids.data(), call.weights.data(), call.tokens, top_k};
+  layer.run(made);
+  return out;
+}
+
+Output run(const Backend& backend, const Toy& toy, const Call& call) {
+  return run(layer_on(backend, toy), call);
+}
+
+::testing::AssertionResult near(double got, double want) {
+  if (std::abs(got - want) <= 6e-5 + 2e-6 * std::abs(want)) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << "got " << got << ", want " << want;
+}
+
+void expect_rows(Activation activation, const ActivationParams& params, const std::vector<Row>& rows) {
+  for (const Format format : all_formats()) {
+    std::vector<Pair> pairs;
+    std::vector<double> wanted;
+    for (const Row& row : rows) {
+      const bool exact = holds(format, row.gate) && holds(format, row.up);
+      if (!exact && !row.mx) continue;
+      pairs.push_back(exact ? Pair{row.gate, row.up} : *row.mx);
+      wanted.push_back(row.want);
+    }
+    ASSERT_FALSE(pairs.empty()) << format.str() << " holds no row";
+    const Toy toy = make(spec_of(format, activation, params), {toy_expert(pairs)});
+    for (const Backend* backend : fitting(toy.spec)) {
+      const Output out = run(*backend, toy, one_hot(128));
+      for (std::size_t j = 0; j < out.experts.size(); ++j) {
+        const double want = j % 32 == 0 && j / 32 < wanted.size() ? wanted[j / 32] : 0;
+        EXPECT_TRUE(near(out.experts[j], want)) << backend->name << ", " << format.str() << ", output " << j;
+      }
+    }
+  }
+}
+
+std::string refused(const std::function<void()>& body, std::initializer_list<const char*> parts) {
+  try {
+    body();
+  } catch (const Error& error) {
+    for (const char* part : parts)
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos)
+          << part << " is not in " << error.what();
+    return error.info().code;
+  }
+  ADD_FAILURE() << "nothing was refused";
+  return {};
+}
+
+}  // namespace sluice::reports
