@@ -303,6 +303,19 @@ Toy down_probe(std::shared_ptr<format::Encoded> down) {
   return toy;
 }
 
+Expert linear_expert(double factor) {
+  return {.gate = {{0, 1, 64}}, .up = {{0, 0, factor}}, .down = {{0, 0, 1.0 / 64}}};
+}
+
+Call linear_call(const std::vector<float>& x, int hidden) {
+  Call call = one_hot(hidden, static_cast<int>(x.size()));
+  for (std::size_t t = 0; t < x.size(); ++t) {
+    call.hidden[t * static_cast<std::size_t>(hidden)] = x[t];
+    call.hidden[t * static_cast<std::size_t>(hidden) + 1] = 1;
+  }
+  return call;
+}
+
 Plan plan_on(const Backend& backend, const LayerSpec& spec, const std::vector<CallMode>& calls) {
   return choose({.layer = spec,
                  .device = detect(),

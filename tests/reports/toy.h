@@ -105,6 +105,9 @@ Expert toy_expert(const std::vector<Pair>& rows, int hidden = 128);
 /// squared.
 Toy down_probe(std::shared_ptr<format::Encoded> down);
 
+/// Experts whose output 0 is the token's first number, times `factor` of the up matrix: the second number of
+/// the token, 1, opens a gate of 64, whose sigmoid is 1.
+Expert linear_expert(double factor = 1);
 /// Backends of this machine whose plan takes the layer. Those that do not must say why, and if there is none
 /// the test fails.
 std::vector<const Backend*> fitting(const LayerSpec& spec, const std::vector<CallMode>& calls = {});
@@ -132,6 +135,8 @@ struct Output {
 
 /// x[0] is `value` in every token.
 Call one_hot(int hidden, int tokens = 1, float value = 1);
+/// Tokens (x, 1, 0, ...) for these x.
+Call linear_call(const std::vector<float>& x, int hidden = 128);
 /// `at_once` tokens at a time; 0: all.
 Output run(const Layer& layer, const Call& call, int at_once = 0);
 Output run(const Backend& backend, const Toy& toy, const Call& call);
