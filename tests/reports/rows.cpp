@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 
 #include "testing/draw.h"
@@ -124,8 +123,7 @@ std::vector<float> run_batched(const Backend& backend, const Toy& toy, const Bat
   const Layer layer = layer_on(backend, toy, 2, {kBatched});
   const auto hidden = static_cast<std::size_t>(toy.routed().hidden);
   const std::size_t room = rows.counts.size() * static_cast<std::size_t>(rows.max_tokens);
-  std::vector<float> input(room * hidden, std::numeric_limits<float>::quiet_NaN()),
-      output(room * hidden, kUnwritten);
+  std::vector<float> input(room * hidden, rows.filler), output(room * hidden, kUnwritten);
   std::size_t next = 0;
   for (std::size_t r = 0; r < room; ++r) {
     const std::size_t at = r % static_cast<std::size_t>(rows.max_tokens);

@@ -2,6 +2,7 @@
 // Drawn inputs, routers to hold against the library's, and rows that are already with their experts.
 #pragma once
 
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -45,11 +46,13 @@ class RandomRouter {
   std::vector<float> bias_;
 };
 
-/// Rows of a batched call: expert e's are the first counts[e] of max_tokens, each `used`; all others are NaN.
+/// Rows of a batched call: expert e's are the first counts[e] of max_tokens, each `used`; all others are
+/// `filler`, NaN by default.
 struct Batched {
   std::vector<std::int32_t> counts;
   int max_tokens = 0;
   std::vector<float> used;  // [hidden], or [counts' sum, hidden]
+  float filler = std::numeric_limits<float>::quiet_NaN();
 };
 /// The output rows, kUnwritten where nothing was written.
 std::vector<float> run_batched(const Backend& backend, const Toy& toy, const Batched& rows);

@@ -351,7 +351,12 @@ Call one_hot(int hidden, int tokens, float value) {
   return call;
 }
 
-Output run(const Layer& layer, const Call& given, int at_once) {
+Output run(const Layer& layer, const Call& call, int at_once) {
+  std::vector<std::byte> workspace(layer.workspace_bytes(at_once == 0 ? call.tokens : at_once));
+  return run_in(layer, call, workspace);
+}
+
+Output run_in(const Layer& layer, const Call& given, std::span<std::byte> workspace) {
   const LayerSpec& spec = layer.plan().request.layer;
   const int hidden = spec.routed.hidden, top_k = spec.routed.top_k;
   Call call = given;
@@ -362,7 +367,6 @@ Output run(const Layer& layer, const Call& given, int at_once) {
   const std::size_t rows = static_cast<std::size_t>(call.tokens);
   Output out{std::vector<float>(rows * hidden, -12345), std::vector<float>(rows * hidden, -12345),
              std::vector<std::int32_t>(rows * top_k, -99), std::vector<float>(rows * top_k, -99)};
-  std::vector<std::byte> workspace(layer.workspace_bytes(at_once == 0 ? call.tokens : at_once));
   LayerCall made{.hidden = {reinterpret_cast<const std::byte*>(call.hidden.data()), DType::f32, call.tokens,
                             hidden, std::ptrdiff_t{hidden} * 4},
                  .router_logits = call.logits,

@@ -139,6 +139,8 @@ Call one_hot(int hidden, int tokens = 1, float value = 1);
 Call linear_call(const std::vector<float>& x, int hidden = 128);
 /// `at_once` tokens at a time; 0: all.
 Output run(const Layer& layer, const Call& call, int at_once = 0);
+/// The same in a workspace of the caller's.
+Output run_in(const Layer& layer, const Call& call, std::span<std::byte> workspace);
 Output run(const Backend& backend, const Toy& toy, const Call& call);
 
 /// Within the four decimals of the reports and float32.
