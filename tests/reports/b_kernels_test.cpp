@@ -232,7 +232,7 @@ TEST(Reports, B25_MoreInstructionsNeverMeanFewerBackends) {
     std::set<std::string> names;
     for (const Verdict& verdict :
          choose({.layer = spec_of(kMxfp4, kSilu), .device = known_device(device)}, all).verdicts)
-      if (verdict.fits || (verdict.misses.size() == 1 && verdict.misses[0].trait == "by name"))
+      if (verdict.fits || (verdict.misses.size() == 1 && verdict.misses[0].trait == "choice"))
         names.insert(verdict.backend);
     return names;
   };
