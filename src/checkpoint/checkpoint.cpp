@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "checkpoint/families/family.h"
 #include "checkpoint/json.h"
@@ -27,6 +28,9 @@ struct Checkpoint::State {
 
   std::size_t position(int layer) const;
   void check_layers();
+  /// `owner` is this.
+  static LayerWeights weights(const std::shared_ptr<const State>& owner, int layer, Depth depth,
+                              std::vector<ErrorInfo>* faults);
 };
 
 namespace {
@@ -118,6 +122,17 @@ std::size_t Checkpoint::State::position(int layer) const {
   return static_cast<std::size_t>(at - info.moe_layers.begin());
 }
 
+LayerWeights Checkpoint::State::weights(const std::shared_ptr<const State>& owner, int layer, Depth depth,
+                                        std::vector<ErrorInfo>* faults) {
+  const LayerBlueprint& blueprint = owner->model.moe_layers[owner->position(layer)];
+  owner->files.check_unchanged();
+  TensorReader reader(owner->files, depth, faults);
+  LayerWeights weights = build_layer(reader, blueprint, owner->model.quantisation).weights;
+  using Owners = std::pair<std::shared_ptr<const void>, std::shared_ptr<const void>>;
+  weights.owner = std::make_shared<Owners>(owner, reader.owned());
+  return weights;
+}
+
 Checkpoint Checkpoint::open(const std::string& model, const std::string& cache_root) {
   const ModelDirectory directory = ModelDirectory::find(model, cache_root);
   require(directory.has("config.json"), ErrorKind::io, [&] {
@@ -161,13 +176,20 @@ const ModelInfo& Checkpoint::info() const { return state_->info; }
 LayerSpec Checkpoint::spec(int layer) const { return state_->specs[state_->position(layer)]; }
 
 LayerWeights Checkpoint::weights(int layer) const {
-  const LayerBlueprint& blueprint = state_->model.moe_layers[state_->position(layer)];
-  state_->files.check_unchanged();
-  TensorReader reader(state_->files, Depth::values);
-  LayerWeights weights = build_layer(reader, blueprint, state_->model.quantisation).weights;
-  using Owners = std::pair<std::shared_ptr<const void>, std::shared_ptr<const void>>;
-  weights.owner = std::make_shared<Owners>(state_, reader.owned());
-  return weights;
+  return State::weights(state_, layer, Depth::values, nullptr);
+}
+
+LayerWeights Checkpoint::unchecked_weights(int layer, std::vector<ErrorInfo>& faults) const {
+  return State::weights(state_, layer, Depth::unchecked_scales, &faults);
+}
+
+TensorPlace Checkpoint::place(const std::byte* address) const {
+  for (const ModelTensor& tensor : state_->files.tensors()) {
+    const std::byte* const begin = tensor.view->data;
+    if (!std::less<>()(address, begin) && std::less<>()(address, begin + tensor.view->bytes()))
+      return {*tensor.file, printable(tensor.name)};
+  }
+  return {};
 }
 
 std::int64_t Checkpoint::layer_bytes(int layer) const {
