@@ -4,7 +4,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
+#include <type_traits>
 
 #include "core/bits.h"
 
@@ -20,18 +22,36 @@ std::uint64_t mixed(std::uint64_t lane, std::uint64_t word) {
 
 }  // namespace
 
+void Runs::gather(const std::byte* from, std::int64_t runs, std::byte* to) const {
+  const auto all = [&](auto width) {
+    for (std::int64_t run = 0; run < runs; ++run) std::memcpy(to + run * width, from + run * stride, width);
+  };
+  if (bytes == 1)
+    all(std::integral_constant<std::size_t, 1>());
+  else if (bytes == 2)
+    all(std::integral_constant<std::size_t, 2>());
+  else if (bytes == 4)
+    all(std::integral_constant<std::size_t, 4>());
+  else
+    all(static_cast<std::size_t>(bytes));
+}
+
 Runs runs_of(const std::byte* data, const Elements& e) {
   if (e.col_stride == e.width) return {data, e.rows, e.cols * e.width, e.row_stride};
   if (e.row_stride == e.width) return {data, e.cols, e.rows * e.width, e.col_stride};
-  if (e.rows == 1) return {data, e.cols, e.width, e.col_stride};
-  return {data, e.rows, e.width, e.row_stride};  // one column
+  if (std::abs(e.row_stride) < std::abs(e.col_stride))
+    return {data, e.rows, e.width, e.row_stride, e.cols, e.col_stride};
+  return {data, e.cols, e.width, e.col_stride, e.rows, e.row_stride};
 }
 
 bool same_bytes(const Runs& a, const Runs& b) {
-  if (a.count != b.count || a.bytes != b.bytes) return false;
-  for (std::int64_t run = 0; run < a.count; ++run)
-    if (std::memcmp(a.data + run * a.stride, b.data + run * b.stride, static_cast<std::size_t>(a.bytes)) != 0)
-      return false;
+  if (a.count != b.count || a.bytes != b.bytes || a.planes != b.planes) return false;
+  for (std::int64_t plane = 0; plane < a.planes; ++plane)
+    for (std::int64_t run = 0; run < a.count; ++run)
+      if (std::memcmp(a.data + plane * a.plane_stride + run * a.stride,
+                      b.data + plane * b.plane_stride + run * b.stride,
+                      static_cast<std::size_t>(a.bytes)) != 0)
+        return false;
   return true;
 }
 
@@ -71,7 +91,8 @@ void will_read(const Runs& runs) {
   if (runs.count == 0) return;
   const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto begin = reinterpret_cast<std::uintptr_t>(runs.data) / page * page;
-  const auto end = reinterpret_cast<std::uintptr_t>(runs.data + (runs.count - 1) * runs.stride + runs.bytes);
+  const auto end = reinterpret_cast<std::uintptr_t>(runs.data + (runs.planes - 1) * runs.plane_stride +
+                                                    (runs.count - 1) * runs.stride + runs.bytes);
   static_cast<void>(::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_WILLNEED));  // advice only
 }
 

@@ -10,22 +10,47 @@
 
 namespace sluice::linting {
 
-/// `count` runs of `bytes` bytes, `stride` bytes apart.
+/// `count` runs of `bytes` bytes, `stride` bytes apart; and that `planes` times, `plane_stride` apart.
 struct Runs {
   const std::byte* data = nullptr;
   std::int64_t count = 0, bytes = 0;
   std::ptrdiff_t stride = 0;
+  std::int64_t planes = 1;
+  std::ptrdiff_t plane_stride = 0;
 
   /// Calls visit(data, bytes) in pieces small enough to stay in the first cache for a second look.
   template <class Visit>
   void each(Visit visit) const {
-    constexpr std::int64_t kPiece = 16384;
-    const bool dense = stride == bytes;
-    const std::int64_t runs = dense ? 1 : count, length = dense ? bytes * count : bytes;
-    for (std::int64_t run = 0; run < runs; ++run)
-      for (std::int64_t at = 0; at < length; at += kPiece)
-        visit(data + run * stride + at, std::min(kPiece, length - at));
+    for (std::int64_t plane = 0; plane < planes; ++plane) {
+      const std::byte* const begin = data + plane * plane_stride;
+      if (stride == bytes)
+        pieces(begin, bytes * count, visit);
+      else if (bytes <= 8)
+        gathered(begin, visit);
+      else
+        for (std::int64_t run = 0; run < count; ++run) pieces(begin + run * stride, bytes, visit);
+    }
   }
+
+ private:
+  static constexpr std::int64_t kPiece = 16384;
+
+  template <class Visit>
+  static void pieces(const std::byte* begin, std::int64_t length, Visit& visit) {
+    for (std::int64_t at = 0; at < length; at += kPiece) visit(begin + at, std::min(kPiece, length - at));
+  }
+  /// Single elements with others between them are copied together first.
+  template <class Visit>
+  void gathered(const std::byte* begin, Visit& visit) const {
+    std::array<std::byte, kPiece> piece;
+    const std::int64_t room = kPiece / bytes;
+    for (std::int64_t first = 0; first < count; first += room) {
+      const std::int64_t some = std::min(room, count - first);
+      gather(begin + first * stride, some, piece.data());
+      visit(static_cast<const std::byte*>(piece.data()), some * bytes);
+    }
+  }
+  void gather(const std::byte* from, std::int64_t runs, std::byte* to) const;
 };
 
 /// A grid of elements.

@@ -35,7 +35,9 @@ Runs code_runs(const WeightMatrix& matrix, Kind kind) {
                                                      by_row ? matrix.cols : matrix.rows);
     return runs_of(matrix.codes, {lines, words, grid.line_stride, grid.word_stride, 4});
   }
-  if (kind == Kind::e2m1) return {matrix.codes, matrix.rows, matrix.cols / 2, matrix.row_stride};
+  if (kind == Kind::e2m1)
+    return {
+        .data = matrix.codes, .count = matrix.rows, .bytes = matrix.cols / 2, .stride = matrix.row_stride};
   return runs_of(matrix.codes, {matrix.rows, matrix.cols, matrix.row_stride, matrix.col_stride,
                                 geometry(matrix.format).code_bits / 8});
 }
@@ -63,7 +65,8 @@ Runs zero_runs(const WeightMatrix& matrix) {
 
 Runs column_runs(const WeightMatrix& matrix) {
   if (matrix.integers.column_groups == nullptr) return {};
-  return {matrix.integers.column_groups, 1, 4 * matrix.cols, 4 * matrix.cols};
+  return {
+      .data = matrix.integers.column_groups, .count = 1, .bytes = 4 * matrix.cols, .stride = 4 * matrix.cols};
 }
 
 /// log2 of a magnitude, straight between powers of two: at most 0.09 off, and one subtraction.

@@ -101,7 +101,7 @@ std::vector<Finding> judge_ranges(const std::vector<MatrixRange>& ranges) {
     for (const MatrixRange* range : all)
       if (usual.unlike(range->magnitude)) findings.push_back(unlike(*range, usual.middle));
   }
-  constexpr double kApart = 6;  // binades: 64 times
+  constexpr double kApart = 8;  // binades: 256 times; down of trained models is up to 50 times smaller
   for (const MatrixRange& up : ranges)
     for (const MatrixRange& other : ranges)
       if (up.layer == other.layer && up.matrix == "up" &&
