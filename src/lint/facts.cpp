@@ -171,23 +171,51 @@ void look_at_bytes(const Runs& runs, Hash& hash, Facts& facts) {
 
 // ---- integers
 
-/// Counts the codes of one line.
-void count_line(const WeightMatrix& matrix, std::int64_t line, std::int64_t codes, Facts& facts) {
-  const PackedGrid& grid = matrix.integers.codes;
-  const int bits = format::integer_bits(matrix);
-  const std::byte* const words = matrix.codes + line * grid.line_stride;
-  const unsigned mask = (1u << bits) - 1;
-  const std::int64_t in_word = grid.packing == Packing::dense ? 0 : 32 / bits;
-  std::uint64_t held = 0;
-  int have = 0;
-  for (std::int64_t word = 0, left = codes; left > 0; ++word) {
-    const std::uint64_t next = load<std::uint32_t>(words + word * grid.word_stride);
-    // Padded words start afresh; the order of AWQ's nibbles makes no difference to counts of whole words.
-    held = in_word == 0 ? held | next << have : next;
-    have = in_word == 0 ? have + 32 : static_cast<int>(in_word) * bits;
-    for (; have >= bits && left > 0; have -= bits, --left, held >>= bits) ++facts.codes[held & mask];
+/// Counts the codes of lines, several at a time: `together` neighbours make up to 12 bits, and those are
+/// counted as one number.
+class CodeCounts {
+ public:
+  CodeCounts(const WeightMatrix& matrix, std::int64_t codes_of_line)
+      : matrix_(matrix),
+        bits_(format::integer_bits(matrix)),
+        together_(12 / bits_),
+        codes_(codes_of_line),
+        sums_(std::size_t{1} << (together_ * bits_)) {}
+
+  void add_line(std::int64_t line) {
+    const PackedGrid& grid = matrix_.integers.codes;
+    const std::byte* word = matrix_.codes + line * grid.line_stride;
+    const bool dense = grid.packing == Packing::dense;
+    const int digit = together_ * bits_;
+    std::uint64_t held = 0;
+    int have = 0;
+    for (std::int64_t left = codes_; left > 0; word += grid.word_stride) {
+      const std::uint64_t next = load<std::uint32_t>(word);
+      // Padded words start afresh; the order of AWQ's nibbles makes no difference to counts of whole words.
+      held = dense ? held | next << have : next;
+      have = dense ? have + 32 : 32 / bits_ * bits_;
+      for (; have >= digit && left >= together_; have -= digit, left -= together_, held >>= digit)
+        ++sums_[held & (sums_.size() - 1)];
+      if (dense && left >= together_) continue;
+      for (; have >= bits_ && left > 0; have -= bits_, --left, held >>= bits_) ++single_[held & mask()];
+    }
   }
-}
+
+  void into(std::array<std::int64_t, 256>& codes) const {
+    for (std::size_t code = 0; code <= mask(); ++code) codes[code] += single_[code];
+    for (std::size_t digit = 0; digit < sums_.size(); ++digit)
+      for (int i = 0; i < together_; ++i) codes[digit >> (i * bits_) & mask()] += sums_[digit];
+  }
+
+ private:
+  std::size_t mask() const { return (std::size_t{1} << bits_) - 1; }
+
+  const WeightMatrix& matrix_;
+  int bits_, together_;
+  std::int64_t codes_;
+  std::vector<std::int64_t> sums_;
+  std::array<std::int64_t, 256> single_ = {};
+};
 
 void look_at_integers(const WeightMatrix& matrix, const Runs& runs, Hash& hash, Facts& facts) {
   const PackedGrid& grid = matrix.integers.codes;
@@ -206,7 +234,9 @@ void look_at_integers(const WeightMatrix& matrix, const Runs& runs, Hash& hash, 
     for (unsigned byte = 0; byte < 256; ++byte)
       for (int shift = 0; shift < 8; shift += bits) facts.codes[byte >> shift & mask] += sums[byte];
   } else {
-    for (std::int64_t line = 0; line < lines; ++line) count_line(matrix, line, codes, facts);
+    CodeCounts slow(matrix, codes);
+    for (std::int64_t line = 0; line < lines; ++line) slow.add_line(line);
+    slow.into(facts.codes);
   }
   const unsigned middle = 1u << (bits - 1);
   for (unsigned code = 0; code < 2 * middle; ++code)

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "format/e4m3.h"
 #include "format/formats.h"
@@ -146,10 +147,12 @@ void judge_merged(const std::vector<Subject>& subjects, LayerFindings& findings)
         by_scale[subject->matrix->second_scale].push_back(subject);
     for (const auto& [scale, all] : by_scale) {
       std::vector<int> full, low;
+      std::set<std::uint64_t> seen;  // equal matrices are another finding
       float lowest = kE4m3Largest;
       for (const Subject* subject : all) {
         const float largest = subject->facts.scales.largest;
-        if (largest == kE4m3Largest) full.push_back(subject->expert);
+        if (largest == kE4m3Largest && seen.insert(subject->facts.hash).second)
+          full.push_back(subject->expert);
         if (largest <= kE4m3Largest / 16) low.push_back(subject->expert);
         lowest = std::min(lowest, largest);
       }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <functional>
@@ -11,6 +12,8 @@
 #include <vector>
 
 #include "core/bits.h"
+#include "format/formats.h"
+#include "lint/facts.h"
 #include "sluice/error.h"
 #include "sluice/lint.h"
 #include "testing/sample.h"
@@ -260,6 +263,60 @@ TEST(Lint, CountsCodesOfEveryWidth) {
       EXPECT_GT(range.zero_share, 0) << fixture;
       EXPECT_LT(range.zero_share, 0.5) << fixture;
     }
+  }
+}
+
+/// Against codes read one by one, for every width and packing, with lines that end within words.
+TEST(Facts, CodesAreCountedInEveryPacking) {
+  for (int bits = 2; bits <= 8; ++bits)
+    for (const auto file : {format::IntegerFile::rows, format::IntegerFile::padded_rows,
+                            format::IntegerFile::gptq, format::IntegerFile::awq})
+      for (const std::int64_t cols : {64, 96, 83}) {
+        const Format stored = *Format::parse("int" + std::to_string(bits));
+        const format::IntegerRecipe recipe{.grouping = {.columns = 32}, .file = file};
+        if (!format::can_lay_out(stored, recipe, 32, cols)) continue;
+        std::vector<float> values(static_cast<std::size_t>(32 * cols));
+        for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i * 7919 % 257) - 128;
+        const format::Encoded encoded = format::encode_integers(stored, recipe, {values.data(), 32, cols});
+        std::array<std::int64_t, 256> wanted = {};
+        std::vector<std::uint8_t> row(static_cast<std::size_t>(cols));
+        for (std::int64_t r = 0; r < 32; ++r) {
+          format::codes_of_row(encoded.matrix, r, row.data());
+          for (const std::uint8_t code : row) ++wanted[code];
+        }
+        EXPECT_EQ(linting::look_at(encoded.matrix).codes, wanted)
+            << bits << " bits, file " << static_cast<int>(file) << ", " << cols << " columns";
+      }
+}
+
+/// Rows, columns, and columns that take turns, against numbers read one by one.
+TEST(Facts, PlainNumbersAreCountedAtAnyStrides) {
+  constexpr std::int64_t kRows = 300, kCols = 70;
+  std::vector<std::uint16_t> all(2 * kRows * kCols);
+  for (std::size_t i = 0; i < all.size(); ++i)
+    all[i] = static_cast<std::uint16_t>(i % 3 == 0 ? 0 : 0x3F80 + i % 64);
+  all[2 * (5 * kCols + 7)] = 0x7F80;
+  struct Strides {
+    std::ptrdiff_t row, col;
+  };
+  for (const auto& [row, col] : {Strides{2 * kCols, 2}, Strides{4 * kCols, 2}, Strides{2, 2 * kRows},
+                                 Strides{4, 4 * kRows}, Strides{4 * kCols, 4}}) {
+    const WeightMatrix matrix{.format = *Format::parse("bf16"),
+                              .rows = kRows,
+                              .cols = kCols,
+                              .codes = reinterpret_cast<const std::byte*>(all.data()),
+                              .row_stride = row,
+                              .col_stride = col};
+    std::int64_t zeros = 0, bad = 0;
+    std::vector<float> values(kCols);
+    for (std::int64_t r = 0; r < kRows; ++r) {
+      decode_row(matrix, r, values.data());
+      for (const float value : values) zeros += value == 0, bad += !std::isfinite(value);
+    }
+    const linting::Facts facts = linting::look_at(matrix);
+    EXPECT_EQ(facts.zeros, zeros) << row << " " << col;
+    EXPECT_EQ(facts.not_finite, bad) << row << " " << col;
+    EXPECT_NEAR(facts.magnitude(matrix), 0.35, 0.2);
   }
 }
 
