@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "sluice/error.h"
 #include "sluice/spec.h"
 #include "sluice/tensor.h"
 
@@ -53,6 +54,10 @@ struct ModelInfo {
   std::vector<std::string> notes;  // anything odd, a sentence each
 };
 
+struct TensorPlace {
+  std::string file, tensor;
+};
+
 class Checkpoint {
  public:
   /// `model` is a directory, a .gguf file (any part of a split one), or a name like
@@ -68,6 +73,12 @@ class Checkpoint {
   /// Canonical views of that layer's weights, every scale checked (corrupt_file for zero, NaN, infinite, and,
   /// but for integers, negative).
   LayerWeights weights(int layer) const;
+  /// The same for whoever looks at values himself (lint): scales are not checked, and whatever else weights()
+  /// refuses for its value is added to `faults`. Nothing may be computed with these.
+  LayerWeights unchecked_weights(int layer, std::vector<ErrorInfo>& faults) const;
+  /// Where the byte at `address`, of a view of this model, comes from. Empty when it is in no tensor as it
+  /// stands in a file.
+  TensorPlace place(const std::byte* address) const;
   /// Bytes of the layer's tensors in the files.
   std::int64_t layer_bytes(int layer) const;
 

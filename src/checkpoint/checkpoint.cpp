@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "checkpoint/families/family.h"
 #include "checkpoint/gguf_layers.h"
@@ -35,6 +36,9 @@ struct Checkpoint::State {
   std::size_t position(int layer) const;
   void check_layers();
   LayerParts build(std::size_t position, TensorReader& reader) const;
+  /// `owner` is this.
+  static LayerWeights weights(const std::shared_ptr<const State>& owner, int layer, Depth depth,
+                              std::vector<ErrorInfo>* faults);
 };
 
 namespace {
@@ -182,6 +186,18 @@ std::shared_ptr<Checkpoint::State> Checkpoint::open_gguf(const std::string& path
   return state;
 }
 
+LayerWeights Checkpoint::State::weights(const std::shared_ptr<const State>& owner, int layer, Depth depth,
+                                        std::vector<ErrorInfo>* faults) {
+  const std::size_t position = owner->position(layer);
+  owner->files.check_unchanged();
+  if (owner->gguf) owner->gguf->files.check_unchanged();
+  TensorReader reader(owner->files, depth, faults);
+  LayerWeights weights = owner->build(position, reader).weights;
+  using Owners = std::pair<std::shared_ptr<const void>, std::shared_ptr<const void>>;
+  weights.owner = std::make_shared<Owners>(owner, reader.owned());
+  return weights;
+}
+
 Checkpoint Checkpoint::open(const std::string& model, const std::string& cache_root) {
   if (GgufFiles::is_one(model)) {
     Checkpoint opened;
@@ -232,14 +248,29 @@ const ModelInfo& Checkpoint::info() const { return state_->info; }
 LayerSpec Checkpoint::spec(int layer) const { return state_->specs[state_->position(layer)]; }
 
 LayerWeights Checkpoint::weights(int layer) const {
-  const std::size_t position = state_->position(layer);
-  state_->files.check_unchanged();
-  if (state_->gguf) state_->gguf->files.check_unchanged();
-  TensorReader reader(state_->files, Depth::values);
-  LayerWeights weights = state_->build(position, reader).weights;
-  using Owners = std::pair<std::shared_ptr<const void>, std::shared_ptr<const void>>;
-  weights.owner = std::make_shared<Owners>(state_, reader.owned());
-  return weights;
+  return State::weights(state_, layer, Depth::values, nullptr);
+}
+
+LayerWeights Checkpoint::unchecked_weights(int layer, std::vector<ErrorInfo>& faults) const {
+  return State::weights(state_, layer, Depth::unchecked_scales, &faults);
+}
+
+namespace {
+
+bool within(const std::byte* address, const std::byte* begin, std::size_t bytes) {
+  return !std::less<>()(address, begin) && std::less<>()(address, begin + bytes);
+}
+
+}  // namespace
+
+TensorPlace Checkpoint::place(const std::byte* address) const {
+  for (const ModelTensor& tensor : state_->files.tensors())
+    if (within(address, tensor.view->data, tensor.view->bytes()))
+      return {*tensor.file, printable(tensor.name)};
+  if (state_->gguf)
+    for (const GgufTensor& tensor : state_->gguf->files.tensors())
+      if (within(address, tensor.data, tensor.bytes)) return {*tensor.file, printable(tensor.name)};
+  return {};
 }
 
 std::int64_t Checkpoint::layer_bytes(int layer) const {

@@ -147,14 +147,15 @@ std::vector<std::int32_t> read_token_table(TensorReader& reader, const LayerBlue
     const std::int64_t id = tensor.view->dtype == DType::i64
                                 ? load<std::int64_t>(tensor.view->data + i * 8)
                                 : std::int64_t{load<std::int32_t>(tensor.view->data + i * 4)};
-    require(id >= 0 && id < router.experts, ErrorKind::corrupt_file, [&] {
-      return ErrorInfo{.code = "bad_expert_id",
-                       .what = fmt::format("token {} goes to expert {}, there are {}", i / router.top_k, id,
-                                           router.experts),
-                       .file = *tensor.file,
-                       .tensor = printable(tensor.name),
-                       .todo = "Fetch the file again"};
-    });
+    if (id < 0 || id >= router.experts) {
+      reader.refuse({.code = "bad_expert_id",
+                     .what = fmt::format("token {} goes to expert {}, there are {}", i / router.top_k, id,
+                                         router.experts),
+                     .file = *tensor.file,
+                     .tensor = printable(tensor.name),
+                     .todo = "Fetch the file again"});
+      break;
+    }
     table.push_back(static_cast<std::int32_t>(id));
   }
   return table;

@@ -34,15 +34,13 @@ std::string neighbours(const ModelFiles& files, std::string_view name) {
   return text.empty() ? text : fmt::format("beside it are {}", text);
 }
 
-bool is_scale(float value) { return value > 0 && std::isfinite(value); }
-
 /// Position of the first of `count` bytes that is no scale, or -1. The good codes of E4M3 (1 to 126) and of
 /// E8M0 (0 to 254) lie next to each other, so that a byte costs one comparison and a vector register takes
 /// many: a layer of DeepSeek-V4-Pro has 800 MB of scales.
 std::int64_t first_bad_byte(const std::byte* data, std::size_t count, DType read_as) {
   const auto good = [&](unsigned code) {
     const auto byte = static_cast<std::byte>(code);
-    return is_scale(format::read_number(read_as, &byte));
+    return !format::scale_fault(format::read_number(read_as, &byte));
   };
   unsigned first = 0, last = 255;
   while (first < 256 && !good(first)) ++first;
@@ -67,7 +65,7 @@ std::int64_t first_bad_scale(const TensorView& view, DType read_as, Signs signs 
   if (width == 1) return first_bad_byte(view.data, count, read_as);
   for (std::size_t i = 0; i < count; ++i) {
     const float value = format::read_number(read_as, view.data + i * width);
-    if (!is_scale(signs == Signs::both ? std::abs(value) : value)) return static_cast<std::int64_t>(i);
+    if (format::scale_fault(value, signs)) return static_cast<std::int64_t>(i);
   }
   return -1;
 }
@@ -80,13 +78,10 @@ std::int64_t first_bad_scale(const TensorView& view, DType read_as, Signs signs 
                             : std::isnan(value) ? "NaN"
                             : value == 0        ? "zero"
                                                 : fmt::format("{}", value);
-  const char* code = nan_code            ? "scale_e8m0_nan"
-                     : std::isnan(value) ? "scale_nan"
-                     : std::isinf(value) ? "scale_infinite"
-                     : value == 0        ? "scale_zero"
-                                         : "scale_negative";
+  const std::string_view code =
+      format::fault_code(format::scale_fault(value).value_or(format::ScaleFault::zero), read_as);
   fail(ErrorKind::corrupt_file,
-       {.code = code,
+       {.code = std::string(code),
         .what = fmt::format("scale {} of {} is {}", at, tensor.view->elements(), shown),
         .file = *tensor.file,
         .tensor = printable(tensor.name),
@@ -164,9 +159,14 @@ float TensorReader::scalar(const std::string& name) {
 }
 
 void TensorReader::check_scales(const ModelTensor& tensor, DType read_as, Signs signs) {
-  if (depth_ == Depth::headers) return;
+  if (depth_ != Depth::values) return;
   const std::int64_t bad = first_bad_scale(*tensor.view, read_as, signs);
   if (bad >= 0) refuse_scale(tensor, read_as, bad);
+}
+
+void TensorReader::refuse(ErrorInfo info) {
+  if (faults_ == nullptr) fail(ErrorKind::corrupt_file, std::move(info));
+  faults_->push_back(std::move(info));
 }
 
 VectorView TensorReader::vector(const std::string& name, std::int64_t size) {

@@ -14,22 +14,26 @@
 #include <vector>
 
 #include "checkpoint/model_files.h"
+#include "format/scale_faults.h"
+#include "sluice/error.h"
 #include "sluice/spec.h"
 
 namespace sluice::checkpoint {
 
 /// How much of the files a pass reads. Opening a model checks every layer by `headers`, which costs no more
 /// than the headers and the single numbers among the scales; the weights of a layer are taken by `values`.
-enum class Depth : bool { headers, values };
+/// `unchecked_scales` is the same for a caller that looks at every scale itself.
+enum class Depth : std::uint8_t { headers, values, unchecked_scales };
 
-/// Which numbers are scales: positive ones, or any but zero. Infinity and NaN never are.
-enum class Signs : bool { positive, both };
+using format::Signs;
 
 using Shape = std::vector<std::int64_t>;
 
 class TensorReader {
  public:
-  TensorReader(const ModelFiles& files, Depth depth) : files_(&files), depth_(depth) {}
+  /// With `faults`, values that are wrong are listed there and not thrown.
+  TensorReader(const ModelFiles& files, Depth depth, std::vector<ErrorInfo>* faults = nullptr)
+      : files_(&files), depth_(depth), faults_(faults) {}
 
   Depth depth() const { return depth_; }
   const ModelFiles& files() const { return *files_; }
@@ -56,6 +60,9 @@ class TensorReader {
   /// At depth `values`: throws corrupt_file unless every element is finite, not zero, and of such a sign.
   void check_scales(const ModelTensor& tensor, DType read_as, Signs signs = Signs::positive);
 
+  /// What to do about a wrong value: throws corrupt_file, or lists it.
+  void refuse(ErrorInfo info);
+
   /// A dense vector of numbers (f32, f16, bf16), [size] or [1, size].
   VectorView vector(const std::string& name, std::int64_t size);
 
@@ -80,6 +87,7 @@ class TensorReader {
 
   const ModelFiles* files_;
   Depth depth_;
+  std::vector<ErrorInfo>* faults_;
   std::optional<Slice> slice_ = {};
   std::deque<Part> parts_ = {};  // a deque: what was handed out stays where it is
   std::set<std::string, std::less<>> used_ = {};

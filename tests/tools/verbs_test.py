@@ -82,6 +82,43 @@ class Inspect(unittest.TestCase):
                 cli.document("inspect", path)
 
 
+class Lint(unittest.TestCase):
+    def test_every_fixture_has_no_error(self):
+        for path in cli.FIXTURES:
+            with self.subTest(fixture=path.name):
+                result = cli.document("inspect", path, "--lint")
+                self.assertEqual((result["errors"], result["warnings"]), (0, 0), result["findings"])
+                self.assertTrue(result["ranges"])
+
+    def test_text_ends_with_what_there_was(self):
+        result = cli.run("inspect", cli.fixture("deepseek_v4_nvfp4"), "--lint")
+        self.assertEqual(result.returncode, cli.OK)
+        self.assertIn("note[second_scales_differ] layer 0, experts 0 to 7, gate:", result.stdout)
+        self.assertRegex(result.stdout, r"\n0 errors, 0 warnings, 3 notes; [0-9.]+ MiB read\n$")
+        self.assertEqual(result.stderr, "", "nothing but data when nobody is watching")
+
+    def test_errors_exit_3_and_are_all_listed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            source = cli.fixture("mixtral_bf16")
+            tensors = cli.read_safetensors(source / "model.safetensors")
+            for name in ("experts.1.w1", "experts.2.w3"):
+                full = f"model.layers.0.block_sparse_moe.{name}.weight"
+                dtype, shape, data = tensors[full]
+                tensors[full] = (dtype, shape, b"\xc0\x7f" + data[2:])
+            cli.write_safetensors(pathlib.Path(folder, "model.safetensors"), tensors)
+            pathlib.Path(folder, "config.json").write_bytes((source / "config.json").read_bytes())
+            result = cli.document("inspect", folder, "--lint", code=cli.REFUSED)
+            self.assertEqual(result["errors"], 2)
+            first = result["findings"][0]
+            self.assertEqual((first["severity"], first["code"], first["layer"], first["matrix"], first["experts"]),
+                             ("error", "weight_not_finite", 0, "gate", [1]))
+            self.assertEqual(first["tensor"], "model.layers.0.block_sparse_moe.experts.1.w1.weight")
+            self.assertEqual(first["numbers"], {"count": 1, "of": 32768})
+            text = cli.run("inspect", folder, "--lint")
+            self.assertEqual(text.returncode, cli.REFUSED)
+            self.assertIn("experts.1.w1.weight in model.safetensors)", text.stdout)
+
+
 class HuggingFaceCache(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()

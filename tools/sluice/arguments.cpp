@@ -54,16 +54,19 @@ struct About {
   const char* help;
 };
 
-constexpr About kInspect{"inspect",
-                         "What a checkpoint holds, and whether anything about it is odd or damaged",
-                         "Examples:\n"
-                         "  sluice inspect models/tiny-gpt-oss-mxfp4\n"
-                         "  sluice inspect openai/gpt-oss-20b\n"
-                         "  sluice inspect models/tiny-gpt-oss-mxfp4 --json\n"
-                         "\n"
-                         "Family, layers, experts, routers, activations with their limits, formats, bytes, "
-                         "and anything odd. Reads every\n"
-                         "header and every scale, so a damaged file is refused (exit code 3)."};
+constexpr About kInspect{
+    "inspect", "What a checkpoint holds, and whether anything about it is odd or damaged",
+    "Examples:\n"
+    "  sluice inspect models/tiny-gpt-oss-mxfp4\n"
+    "  sluice inspect openai/gpt-oss-20b\n"
+    "  sluice inspect models/tiny-gpt-oss-mxfp4 --json\n"
+    "  sluice inspect models/tiny-gpt-oss-mxfp4 --lint\n"
+    "\n"
+    "Family, layers, experts, routers, activations with their limits, formats, bytes, "
+    "and anything odd. Reads every\n"
+    "header and every scale, so a damaged file is refused (exit code 3). With --lint, reads every weight too "
+    "and\n"
+    "lists all that is wrong (exit code 3), suspicious, or worth knowing to whoever quantised it."};
 
 constexpr About kExplain{"explain",
                          "Which backend would run each layer on a device, and why the others would not",
@@ -167,6 +170,7 @@ void add_backend(CLI::App* verb, std::string& backend, const char* description) 
 void add_inspect(CLI::App& app, InspectOptions& options) {
   CLI::App* verb = add_verb(app, kInspect);
   add_model(verb, options.model)->required();
+  verb->add_flag("--lint", options.lint, "Look at every value instead, and list what is wrong or odd");
 }
 
 void add_explain(CLI::App& app, ExplainOptions& options) {

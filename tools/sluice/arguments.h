@@ -16,6 +16,7 @@ enum class Form : std::uint8_t { text, json };
 
 struct InspectOptions {
   std::string model;
+  bool lint = false;
 };
 
 struct ExplainOptions {

@@ -6,6 +6,7 @@
 
 #include "errors.h"
 #include "json.h"
+#include "lint.h"
 #include "model.h"
 #include "output.h"
 #include "progress.h"
@@ -129,6 +130,7 @@ std::vector<InspectedLayer> inspect_layers(const Checkpoint& model) {
 }  // namespace
 
 int execute(const InspectOptions& options, Form form) {
+  if (options.lint) return execute_lint(options, form);
   const Checkpoint model = open_model(options.model);
   const InspectResult result{model.info(), inspect_layers(model)};
   if (form == Form::json) {

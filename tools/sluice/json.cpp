@@ -121,6 +121,48 @@ Json layer_json(const InspectedLayer& layer) {
           {"bytes", layer.bytes}};
 }
 
+// ---- lint
+// --------------------------------------------------------------------------------------------------------
+
+Json finding_json(const Finding& finding) {
+  Json numbers = Json::object();
+  for (const auto& [name, value] : finding.numbers) numbers[name] = number(value);
+  return {{"severity", name(finding.severity)},
+          {"code", finding.code},
+          {"layer", finding.layer},
+          {"matrix", text_or_null(finding.matrix)},
+          {"experts", finding.experts},
+          {"what", finding.what},
+          {"do", finding.todo},
+          {"file", text_or_null(finding.file)},
+          {"tensor", text_or_null(finding.tensor)},
+          {"numbers", numbers}};
+}
+
+Json scales_json(const MatrixRange& range) {
+  if (range.scales == 0) return nullptr;
+  return {{"count", range.scales},
+          {"type", range.scale_type},
+          {"smallest", number(range.smallest_scale)},
+          {"largest", number(range.largest_scale)},
+          {"bottom_share", number(range.bottom_share)},
+          {"top_share", number(range.top_scale_share)},
+          {"smallest_second", number(range.smallest_second)},
+          {"largest_second", number(range.largest_second)}};
+}
+
+Json range_json(const MatrixRange& range) {
+  return {{"layer", range.layer},
+          {"matrix", range.matrix},
+          {"storage", range.storage},
+          {"matrices", range.matrices},
+          {"weights", range.weights},
+          {"zero_share", number(range.zero_share)},
+          {"top_share", number(range.top_share)},
+          {"magnitude_log2", number(range.magnitude)},
+          {"scales", scales_json(range)}};
+}
+
 // ---- explain
 // -----------------------------------------------------------------------------------------------------
 
@@ -196,6 +238,19 @@ std::string to_json(const InspectResult& result) {
                                        {"tensors", model.tensors},
                                        {"notes", model.notes},
                                        {"layers", array(result.layers, layer_json)}});
+}
+
+std::string to_json(const LintResult& result) {
+  const LintReport& report = result.report;
+  return document("sluice.lint/1", {{"directory", result.model.directory},
+                                    {"family", result.model.family},
+                                    {"quantisation", result.model.quantisation},
+                                    {"bytes", report.bytes},
+                                    {"errors", report.count(Severity::error)},
+                                    {"warnings", report.count(Severity::warning)},
+                                    {"notes", report.count(Severity::note)},
+                                    {"findings", array(report.findings, finding_json)},
+                                    {"ranges", array(report.ranges, range_json)}});
 }
 
 std::string to_json(const ExplainResult& result) {

@@ -14,6 +14,7 @@ namespace sluice::tools {
 
 // Each ends in a newline and carries its schema's name. A measurement is one line; a bench prints one for
 // each result.
+std::string to_json(const LintResult& result);
 std::string to_json(const InspectResult& result);
 std::string to_json(const ExplainResult& result);
 std::string to_json(const RunResult& result);

@@ -8,6 +8,7 @@
 
 #include "sluice/checkpoint.h"
 #include "sluice/device.h"
+#include "sluice/lint.h"
 #include "sluice/plan.h"
 #include "sluice/spec.h"
 
@@ -23,6 +24,11 @@ struct InspectedLayer {
 struct InspectResult {
   ModelInfo model;
   std::vector<InspectedLayer> layers;
+};
+
+struct LintResult {
+  ModelInfo model;
+  LintReport report;
 };
 
 struct ExplainedLayer {

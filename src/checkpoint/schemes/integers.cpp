@@ -35,30 +35,27 @@ std::string name_of(std::string_view layout, const IntegerStorage& storage) {
   return fmt::format("{} {}", layout, storage_text(format_of(storage.bits), grouping_of(storage)));
 }
 
-/// Throws corrupt_file unless the columns' groups are those that there are, and, where nothing says that
-/// they are listed, those that counting gives.
-void check_column_groups(const ModelTensor& tensor, const WeightMatrix& matrix) {
+/// Refuses columns' groups unless they are those that there are, and, where nothing says that they are
+/// listed, those that counting gives.
+void check_column_groups(TensorReader& reader, const ModelTensor& tensor, const WeightMatrix& matrix) {
   const std::int64_t groups = format::groups_of_row(matrix);
   for (std::int64_t c = 0; c < matrix.cols; ++c) {
     const std::int64_t listed = load<std::int32_t>(tensor.view->data + 4 * c);
-    require(listed >= 0 && listed < groups, ErrorKind::corrupt_file, [&] {
-      return ErrorInfo{
-          .code = "bad_column_group",
-          .what = fmt::format("column {} is in group {}, there are {}", c, listed, groups),
-          .file = *tensor.file,
-          .tensor = printable(tensor.name),
-          .todo = "Fetch the file again; if it is as published, the model was quantised wrongly"};
-    });
-    require(matrix.integers.grouping.act_order || listed == format::group_of_column(matrix, c),
-            ErrorKind::corrupt_file, [&] {
-              return ErrorInfo{.code = "column_order_not_declared",
-                               .what = fmt::format("column {} is in group {}, by its place it is in {}", c,
-                                                   listed, format::group_of_column(matrix, c)),
-                               .file = *tensor.file,
-                               .tensor = printable(tensor.name),
-                               .why = "config.json says that the columns are in order (desc_act is false)",
-                               .todo = "Set desc_act to true in config.json if this order is meant"};
-            });
+    if (listed < 0 || listed >= groups)
+      return reader.refuse(
+          {.code = "bad_column_group",
+           .what = fmt::format("column {} is in group {}, there are {}", c, listed, groups),
+           .file = *tensor.file,
+           .tensor = printable(tensor.name),
+           .todo = "Fetch the file again; if it is as published, the model was quantised wrongly"});
+    if (!matrix.integers.grouping.act_order && listed != format::group_of_column(matrix, c))
+      return reader.refuse({.code = "column_order_not_declared",
+                            .what = fmt::format("column {} is in group {}, by its place it is in {}", c,
+                                                listed, format::group_of_column(matrix, c)),
+                            .file = *tensor.file,
+                            .tensor = printable(tensor.name),
+                            .why = "config.json says that the columns are in order (desc_act is false)",
+                            .todo = "Set desc_act to true in config.json if this order is meant"});
   }
 }
 
@@ -67,30 +64,30 @@ void read_column_groups(TensorReader& reader, const std::string& name, WeightMat
   const bool needed = matrix.integers.grouping.act_order;
   if (!needed && !reader.has(name)) return;
   const ModelTensor& tensor = reader.need(name, {DType::i32}, {matrix.cols});
-  if (reader.depth() == Depth::values) check_column_groups(tensor, matrix);
+  if (reader.depth() != Depth::headers) check_column_groups(reader, tensor, matrix);
   if (needed) matrix.integers.column_groups = tensor.view->data;
 }
 
-/// Throws corrupt_file unless all zero points of a symmetric matrix are the middle.
-void check_symmetric(const ModelTensor& tensor, const WeightMatrix& matrix, int zero_offset) {
+/// Refuses zero points of a symmetric matrix that are not the middle.
+void check_symmetric(TensorReader& reader, const ModelTensor& tensor, const WeightMatrix& matrix,
+                     int zero_offset) {
   const int bits = format::integer_bits(matrix), middle = 1 << (bits - 1);
   const std::int64_t groups = format::groups_of_row(matrix);
   for (std::int64_t r = 0; r < matrix.rows; ++r)
     for (std::int64_t group = 0; group < groups; ++group) {
       const int zero = static_cast<int>(format::zero_of(matrix, r, group));
-      require(zero == middle, ErrorKind::corrupt_file, [&] {
-        return ErrorInfo{
-            .code = "zero_point_not_symmetric",
-            .what = fmt::format("the zero point of row {}, group {} is {}, of symmetric {} bits it is {}", r,
-                                group, zero, bits, middle),
-            .file = *tensor.file,
-            .tensor = printable(tensor.name),
-            .why = fmt::format("config.json says sym, and that {} is to be added to what is stored",
-                               zero_offset),
-            .todo =
-                "Check checkpoint_format (gptq_v2 adds nothing, gptq adds one), or set sym to false if these "
-                "zero points are meant"};
-      });
+      if (zero != middle)
+        return reader.refuse(
+            {.code = "zero_point_not_symmetric",
+             .what = fmt::format("the zero point of row {}, group {} is {}, of symmetric {} bits it is {}", r,
+                                 group, zero, bits, middle),
+             .file = *tensor.file,
+             .tensor = printable(tensor.name),
+             .why = fmt::format("config.json says sym, and that {} is to be added to what is stored",
+                                zero_offset),
+             .todo = "Check checkpoint_format (gptq_v2 adds nothing, gptq adds one), or set sym to false if "
+                     "these "
+                     "zero points are meant"});
     }
 }
 
@@ -105,7 +102,7 @@ void read_qzeros(TensorReader& reader, const std::string& name, const IntegerSto
   parts.zeros_grid = {.packing = parts.codes.packing, .along = Along::column, .line_stride = 4 * words};
   parts.zero_offset = storage.zero_offset;
   if (!storage.symmetric) return;
-  if (reader.depth() == Depth::values) check_symmetric(tensor, matrix, storage.zero_offset);
+  if (reader.depth() != Depth::headers) check_symmetric(reader, tensor, matrix, storage.zero_offset);
   parts.zeros = nullptr;
   parts.zeros_grid = {};
   parts.zero_offset = 0;
@@ -116,7 +113,7 @@ ScalesView read_transposed_scales(TensorReader& reader, const std::string& name,
   const Shape stored[] = {{format::groups_of_row(matrix), matrix.rows}};
   const ModelTensor& tensor = reader.need(name, scale_types(matrix.format), stored);
   const DType dtype = tensor.view->dtype;
-  reader.check_scales(tensor, dtype, signs_of(matrix.format));
+  reader.check_scales(tensor, dtype, format::signs_of(matrix.format));
   const std::ptrdiff_t width = bits(dtype) / 8;
   return {tensor.view->data, dtype, width, matrix.rows * width};
 }

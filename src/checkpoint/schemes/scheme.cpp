@@ -53,8 +53,6 @@ std::vector<DType> scale_types(Format format) {
   return types;
 }
 
-Signs signs_of(Format format) { return is_integer(format) ? Signs::both : Signs::positive; }
-
 DType scale_type(DType stored) { return stored == DType::u8 ? DType::f8_e8m0 : stored; }
 
 void check_groups(const ModelFiles& files, const std::string& module, Format format, std::int64_t cols) {
@@ -76,7 +74,7 @@ ScalesView read_scales(TensorReader& reader, const std::string& name, const Weig
   const auto expected = format::scale_shape(geometry(matrix), matrix.rows, matrix.cols);
   const ModelTensor& tensor = reader.need(name, scale_types(matrix.format), scale_shapes(expected));
   const DType dtype = scale_type(tensor.view->dtype);
-  reader.check_scales(tensor, dtype, signs_of(matrix.format));
+  reader.check_scales(tensor, dtype, format::signs_of(matrix.format));
   const std::ptrdiff_t width = bits(dtype) / 8;
   return {tensor.view->data, dtype, expected.cols * width, width};
 }

@@ -77,10 +77,6 @@ WeightMatrix read_matrix(TensorReader& reader, const std::string& module, Matrix
 /// The types in which a file may store the scales of a format.
 std::vector<DType> scale_types(Format format);
 
-/// The signs that scales of a format may have: AutoRound's symmetric integers have negative scales where that
-/// reaches the code -2^(bits - 1) on the side of the largest weight.
-Signs signs_of(Format format);
-
 /// The scales of `matrix` from tensor `name`: shape from the matrix's geometry, values checked.
 ScalesView read_scales(TensorReader& reader, const std::string& name, const WeightMatrix& matrix);
 
