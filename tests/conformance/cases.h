@@ -34,9 +34,13 @@ FeatureSet applicable(FeatureSet features, Activation activation);
 /// The same with this format: zero points and act-order are for integers.
 FeatureSet applicable(FeatureSet features, Format format);
 
+/// A row of the format is a multiple of so many columns.
+int column_unit(Format format);
+
 /// A layer of 6 experts, top 2, in `format`, that needs exactly `features` (which must be applicable). With
 /// mixed_formats gate and down are in `other`, with mixed_experts some experts are plain numbers. An expert
 /// map keeps 4 of the 6 here.
+/// Sizes are rounded up to what both formats' rows are multiples of.
 Case make_case(Format format, Format other, Activation activation, FeatureSet features, Shape shape = {});
 
 /// Every declared format x activation, without any feature and with all that apply; and every declared

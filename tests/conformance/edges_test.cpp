@@ -29,10 +29,7 @@ class EdgesTest : public ::testing::TestWithParam<const Backend*> {
 
 /// The least size a format and a backend both take.
 int unit_of(int backend_multiple, Format format) {
-  const format::Geometry& shape = geometry(format);
-  const bool along_the_row = shape.group_rows == 1 && shape.group_cols > 0;
-  const int of_format = along_the_row ? shape.group_cols : shape.code_bits < 8 ? 2 : 1;
-  return std::lcm(backend_multiple, of_format);
+  return std::lcm(backend_multiple, conformance::column_unit(format));
 }
 
 TEST_P(EdgesTest, OneThreeAndOddMultiples) {

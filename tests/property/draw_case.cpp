@@ -137,22 +137,17 @@ class CaseDraw {
     params.situ_linear_beta = std::numeric_limits<float>::infinity();
   }
 
-  /// The least number of columns of a format.
-  static int unit(Format format) {
-    const format::Geometry& shape = geometry(format);
-    const bool along_the_row = shape.group_rows == 1 && shape.group_cols > 0;
-    return along_the_row ? shape.group_cols : shape.code_bits < 8 && !is_integer(format) ? 2 : 1;
-  }
-
   /// Any size up to `most` that is a multiple of `unit`.
   int size(double most, int unit) { return unit * (1 + below(std::max(1, static_cast<int>(most) / unit))); }
 
   void sizes(ExpertsSpec& spec) {
-    const int wide = std::lcm(unit(spec.formats.up), spec.formats.gate ? unit(*spec.formats.gate) : 1);
+    const int wide = std::lcm(conformance::column_unit(spec.formats.up),
+                              spec.formats.gate ? conformance::column_unit(*spec.formats.gate) : 1);
     const double elements = std::min(kWeights / (3.0 * spec.experts), kProducts / (3.0 * spec.top_k));
     spec.hidden = size(std::sqrt(elements) * 1.5, std::lcm(wide, can_.hidden_multiple));
-    spec.intermediate = size(std::min(700.0, elements / spec.hidden),
-                             std::lcm(unit(spec.formats.down), can_.intermediate_multiple));
+    spec.intermediate =
+        size(std::min(700.0, elements / spec.hidden),
+             std::lcm(conformance::column_unit(spec.formats.down), can_.intermediate_multiple));
   }
 
   int tokens(const ExpertsSpec& spec) {
@@ -178,13 +173,14 @@ class CaseDraw {
     experts.weight_on_input = false;
     fill(experts);
     experts.weight_on_input = false;
-    const int wide =
-        std::lcm(unit(experts.formats.up), experts.formats.gate ? unit(*experts.formats.gate) : 1);
+    const int wide = std::lcm(conformance::column_unit(experts.formats.up),
+                              experts.formats.gate ? conformance::column_unit(*experts.formats.gate) : 1);
     // Its rows are as wide as the routed experts': where they do not fit its formats, it has theirs.
     if (experts.hidden % wide != 0) {
       experts.formats = spec.routed.formats;
     }
-    experts.intermediate = size(300, std::lcm(unit(experts.formats.down), can_.intermediate_multiple));
+    experts.intermediate =
+        size(300, std::lcm(conformance::column_unit(experts.formats.down), can_.intermediate_multiple));
     spec.shared = SharedSpec{.experts = experts, .sigmoid_gate = coin()};
   }
 
