@@ -27,8 +27,8 @@ std::int64_t column_unit(Format format, const Grouping& grouping);
 /// there are at least as many groups as before, and so fewer columns in each.
 Grouping grouping_of_part(const Grouping& grouping, std::int64_t columns, std::int64_t of);
 
-/// Rows and columns of a matrix, by units. Columns that are not in `kept` are zeros, which every format of
-/// the list has exactly.
+/// Rows and columns of a matrix, by units. Columns that are not in `kept` are zeros, which every format has
+/// exactly but GGUF's blocks, of which only whole ones are taken (unsupported, "slice_within_block").
 struct Part {
   Run rows, columns, kept;
 };

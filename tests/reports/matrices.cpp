@@ -83,7 +83,9 @@ void check(const format::Encoded& encoded, const std::vector<Entry>& entries) {
 
 std::vector<Format> all_formats() {
   std::vector<Format> formats;
-  Formats::everything().each([&](Format format) { formats.push_back(format); });
+  Formats::everything().each([&](Format format) {
+    if (!is_ggml_block(format)) formats.push_back(format);
+  });
   return formats;
 }
 

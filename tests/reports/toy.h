@@ -38,7 +38,8 @@ inline constexpr Activation kRelu2 = Activations::of<activation::Relu2>();
 /// gpt-oss's numbers.
 inline constexpr ActivationParams kSwigluOai{.limit = 7, .slope = 1.702f, .shift = 1};
 
-/// Every format of the library.
+/// Every format in which a number can be written down by itself: all but GGUF's blocks, whose scales are one
+/// another's.
 std::vector<Format> all_formats();
 /// True when a number of this size is one code times one scale of the format (or the format is plain).
 bool holds(Format format, double value);

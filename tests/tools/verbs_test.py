@@ -47,7 +47,7 @@ class Inspect(unittest.TestCase):
         self.assertEqual((layer["hidden"], layer["intermediate"], layer["experts"], layer["top_k"]), (256, 256, 16, 4))
         self.assertEqual(layer["activation"], {"name": "silu", "limit": 7.0, "slope": 1.702, "shift": 1.0,
                                                "situ_beta": None, "situ_linear_beta": None})
-        self.assertEqual(layer["formats"], {"gate": "mxfp4", "up": "mxfp4", "down": "mxfp4", "shared": None})
+        self.assertEqual(layer["formats"], {"gate": "mxfp4", "up": "mxfp4", "down": "mxfp4", "shared": None, "others": []})
         self.assertEqual(layer["router"]["score"], "softmax_selected")
         self.assertEqual(layer["bits_a_weight"], 4.25)
 
