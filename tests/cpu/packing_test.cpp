@@ -181,12 +181,14 @@ TEST_P(CpuPacking, LosesNothingOfBlocks) {
     for (int blocks : {1, 3})
       if (const int size = blocks * geometry(format).block_cols; size <= 256)
         expect_unpacks(all_blocks(format, size).matrix);
-    // Rows of two blocks that are a slice of rows of three.
+    // Rows of two blocks that are a slice of rows of three; 512 columns take the portable vectors half a
+    // minute.
+    if (geometry(format).block_cols > 32 && !subject().name.starts_with("cpu.")) continue;
     const Codes wide = all_blocks(format, 3 * geometry(format).block_cols);
     WeightMatrix slice = wide.matrix;
     slice.codes += geometry(format).block_bytes;
     slice.cols = slice.rows = 2 * geometry(format).block_cols;
-    if (slice.cols <= 512) expect_unpacks(slice);
+    expect_unpacks(slice);
   }
 }
 
