@@ -34,4 +34,15 @@ struct GroupedRow {
 };
 void grouped_row(const WeightMatrix& matrix, std::int64_t row, const GroupedRow& out);
 
+/// Where block_row writes: a row of whole blocks of GGUF, its numbers as the file has them. A group's scale
+/// is the number of its block times the group's factor, and so is its minimum.
+struct BlockRow {
+  std::uint8_t* codes = nullptr;             // [whole blocks of columns]
+  std::uint16_t* numbers = nullptr;          // [blocks]: binary16
+  std::uint16_t* minimum_numbers = nullptr;  // [blocks]; zeros where the format has no minimums
+  std::int8_t* factors = nullptr;            // [groups]; 1 where a block has but its number
+  std::uint8_t* minimum_factors = nullptr;   // [groups], of 6 bits; zeros where there are no minimums
+};
+void block_row(const WeightMatrix& matrix, std::int64_t row, const BlockRow& out);
+
 }  // namespace sluice::format

@@ -99,6 +99,19 @@ TEST(CpuByteDigits, ComeWithTheirSums) {
   }
 }
 
+TYPED_TEST(CpuDigits, ComeWithTheSumOfTheInputs) {
+  Draw draw(2);
+  std::vector<float> row(320);
+  for (float& value : row) value = static_cast<float>(draw.normal());
+  const auto units = this->convert(row);
+  const std::vector<double> exact = back(units, 320);
+  for (int u = 0; u < 10; ++u) {
+    double sum = 0;
+    for (int i = 32 * u; i < 32 * u + 32; ++i) sum += exact[i];
+    EXPECT_EQ(units[u].sum, static_cast<float>(sum)) << u;
+  }
+}
+
 TYPED_TEST(CpuDigits, ZerosAndTheSmallestNumbers) {
   std::vector<float> row(64);
   row[32] = 0x1p-105f;

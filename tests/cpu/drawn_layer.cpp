@@ -15,8 +15,10 @@
 #include "format/e2m1.h"
 #include "format/e4m3.h"
 #include "format/f16.h"
+#include "format/ggml_blocks.h"
 #include "format/integers.h"
 #include "format/scales.h"
+#include "tests/cpu/block_writer.h"
 #include "tests/cpu/portable.h"
 
 namespace sluice::testing {
@@ -39,10 +41,33 @@ void set_integers(format::Encoded& encoded, const std::vector<float>& values, Dr
   }
 }
 
+/// Scales of 1/2, 1 and 2, and codes that are the values around the zero point; where there are minimums,
+/// around as many scales as leave room for -1 and 1, so that the values come out as they are.
+void set_blocks(format::Encoded& encoded, const std::vector<float>& values, Draw& draw) {
+  const Format format = encoded.matrix.format;
+  const format::Geometry& g = geometry(format);
+  const bool products = g.block_cols == format::kMostBlockCols, minimums = format::has_minimums(format);
+  const auto* value = values.data();
+  for (std::size_t at = 0; at < encoded.codes.size(); at += static_cast<std::size_t>(g.block_bytes)) {
+    const float number = products ? 0.5f : static_cast<float>(1 << draw.below(3)) / 2;
+    BlockWriter block(format, encoded.codes.data() + at, number);
+    int zero = format::block_zero(format);
+    for (int c = 0; c < g.block_cols; ++c, ++value) {
+      if (products && c % g.group_cols == 0) {
+        const int factor = 1 << draw.below(3);
+        if (minimums) zero = static_cast<int>(1 + draw.below(14));
+        block.set_factors(c / g.group_cols, factor, minimums ? zero * factor : 0);
+      }
+      block.set_code(c, zero + static_cast<int>(*value));
+    }
+  }
+}
+
 /// Codes that are the values, whatever the encoder's recipe would have done.
 void set_codes(format::Encoded& encoded, const std::vector<float>& values, Draw& draw) {
   const WeightMatrix& matrix = encoded.matrix;
   if (is_integer(matrix.format)) return set_integers(encoded, values, draw);
+  if (is_ggml_block(matrix.format)) return set_blocks(encoded, values, draw);
   const int bits = geometry(matrix.format).code_bits;
   if (bits > 8) return;
   std::fill(encoded.codes.begin(), encoded.codes.end(), std::byte{0});
@@ -60,6 +85,7 @@ void set_codes(format::Encoded& encoded, const std::vector<float>& values, Draw&
 /// Scales of 1/2, 1 and 2, and a second scale of 1/2.
 void set_scales(format::Encoded& encoded, Draw& draw) {
   WeightMatrix& matrix = encoded.matrix;
+  if (is_ggml_block(matrix.format)) return;  // they are in the codes
   const auto shape = format::scale_shape(geometry(matrix), matrix.rows, matrix.cols);
   for (std::int64_t i = 0; i < shape.rows; ++i)
     for (std::int64_t j = 0; j < shape.cols; ++j) {
@@ -88,7 +114,8 @@ struct Storage {
 WeightMatrix draw_matrix(DrawnLayer& layer, const Storage& storage, std::int64_t rows, std::int64_t cols,
                          Numbers numbers, Draw& draw) {
   const Format format = storage.format;
-  const int group = geometry(format).group_cols;
+  const format::Geometry& g = geometry(format);
+  const int group = std::max(g.group_cols, g.block_cols);
   const std::int64_t whole = is_integer(format) ? cols : round_up(cols, group == 0 ? 2 : group);
   std::vector<float> values(static_cast<std::size_t>(rows * whole));
   for (float& value : values)
@@ -153,8 +180,9 @@ Format format_named(std::string_view name) { return Format::parse(name).value();
 Activation activation_named(std::string_view name) { return Activation::parse(name).value(); }
 
 ExpertsSpec plain_spec(Format format, int hidden, int intermediate) {
-  return {.hidden = hidden,
-          .intermediate = intermediate,
+  const int block = std::max(geometry(format).block_cols, 1);
+  return {.hidden = static_cast<int>(round_up(hidden, block)),
+          .intermediate = static_cast<int>(round_up(intermediate, block)),
           .experts = 4,
           .local_experts = 4,
           .top_k = 2,

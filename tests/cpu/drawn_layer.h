@@ -38,7 +38,8 @@ struct DrawnLayer {
 /// own encoder.
 enum class Numbers { exact, normal };
 
-/// silu, no features, all matrices of one format, 4 experts of which 2 are chosen.
+/// silu, no features, all matrices of one format, 4 experts of which 2 are chosen. Sizes are rounded up to
+/// whole blocks of GGUF.
 ExpertsSpec plain_spec(Format format, int hidden, int intermediate);
 /// The same with everything a layer can ask for beside an expert map: biases, limit, slope, shift. The slope
 /// is so steep that silu is max(x, 0): exact numbers stay exact.

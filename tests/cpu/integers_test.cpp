@@ -157,6 +157,21 @@ TEST_P(CpuIntegers, OutliersAreWithinRounding) {
     }
 }
 
+/// A minimum and a scaled code may be far larger than the weight that is left of them, and an outlier meets it.
+TEST_P(CpuIntegers, BlocksWithOutliersAreWithinRounding) {
+  for (const char* name : {"q4_0", "q8_0", "q4_k", "q5_k", "q6_k"}) {
+    const ExpertsSpec spec = lone(plain_spec(format_named(name), 512, 32));
+    const DrawnLayer layer = draw_layer(spec, Numbers::normal, 7);
+    for (const float outlier : {1.0f, 30.0f, 1000.0f, 1e6f})
+      for (const int tokens : {1, 3}) {
+        DrawnCall call = retype(spec, draw_call(spec, tokens, Numbers::normal, 11), DType::f32);
+        call.set(spec, tokens - 1, 40, outlier * 1.2345678f);
+        expect_close(layer, call);
+        if (tokens == 3 && outlier != 1000.0f) expect_invariant(layer, call);
+      }
+  }
+}
+
 TEST_P(CpuIntegers, EveryTypeOfScales) {
   for (const char* name : {"int3", "int4", "int8"})
     for (int columns : {0, 16, 32}) {

@@ -36,6 +36,8 @@ TEST_P(CpuInvariance, OfTheBatch) {
     const ExpertsSpec spec = rounding_spec(format);
     const auto packed = pack(subject(), draw_layer(spec, Numbers::normal, 1), *team_);
     for (int tokens : {2, 3, 7, 27}) {
+      // Blocks of 256 columns make the layer four times as large.
+      if (geometry(format).block_cols > 32 && tokens > 7 && !subject().name.starts_with("cpu.")) continue;
       const DrawnCall call = draw_call(spec, tokens, Numbers::normal, 2);
       const std::vector<float> together = run(*packed, call, *team_);
       for (int t = 0; t < tokens; ++t)

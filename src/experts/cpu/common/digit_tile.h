@@ -6,6 +6,7 @@
 //   V       a vector, with V::Dwords as dwords, words and bytes
 //   kGroup  columns of an exact sum, 32 or 16, which is rounded once and then scaled
 //   kUnits  codes are so many times the value
+//   kMinimums  a minimum is subtracted from the weights of every group, of a whole step
 #pragma once
 
 #include <cstddef>
@@ -17,15 +18,24 @@
 namespace sluice::cpu {
 namespace {
 
-template <class V, int kGroup, int kUnits>
+/// Minus the minimums of a group, where there are any.
+template <class V, bool kMinimums>
+struct alignas(64) PanelMinimums {};
+template <class V>
+struct alignas(64) PanelMinimums<V, true> {
+  float minimums[2][V::kLanes];
+};
+
+template <class V, int kGroup, int kUnits, bool kMinimums = false>
 struct DigitTiles {
+  static_assert(!kMinimums || kGroup == kDigitColumns);
   using Reg = typename V::Reg;
   using Dwords = typename V::Dwords;
   static constexpr int kLanes = V::kLanes;
   /// Groups that share a step.
   static constexpr int kGroupsAStep = kDigitColumns / kGroup;
 
-  struct alignas(64) PanelGroup {
+  struct alignas(64) PanelGroup : PanelMinimums<V, kMinimums> {
     std::int16_t codes[kGroup / 2][2][2 * kLanes];
     float scales[2][kLanes];
   };
@@ -125,7 +135,9 @@ struct DigitTiles {
         // Both are below 2^24 (digits of 12 bits, 32 codes of at most 255) and exact: the sum rounds, once.
         const Reg all = V::fma(V::to_float(sum[b][m][1]), V::set(0x1p12f), V::to_float(sum[b][m][0]));
         float* at = work.out[b] + m * work.out_stride;
-        V::store(at, V::fma(V::load(panel.scales[b]), value(all, &input[m]->step), V::load(at)));
+        Reg acc = V::fma(V::load(panel.scales[b]), value(all, &input[m]->step), V::load(at));
+        if constexpr (kMinimums) acc = V::fma(V::load(panel.minimums[b]), V::broadcast(&input[m]->sum), acc);
+        V::store(at, acc);
       }
   }
 };

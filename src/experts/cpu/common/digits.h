@@ -32,10 +32,13 @@ inline constexpr std::int32_t kMostFixed = 127 * (1 + 256 + 65536);
 /// 0 to 15 in the low word and of 16 to 31 in the high one.
 enum DigitStart { kFirstHalf, kSecondHalf, kWhole, kDigitStarts };
 
+/// Both kinds have the `sum` of their inputs as they are in fixed point, rounded once: what a minimum, which
+/// is subtracted from 32 weights, is multiplied by.
+
 /// For one token: a dword holds a digit of four columns.
 struct ByteDigits {
   static constexpr int kDigits = 3, kBits = 8;
-  float step;
+  float step, sum;
   std::int32_t start[kDigitStarts][kDigits];
   std::int32_t sums[kDigits];
   std::int32_t digits[kDigitColumns / 4][kDigits];  // [2 l + nibble]: columns 8 l + nibble + {0, 2, 4, 6}
@@ -44,7 +47,7 @@ struct ByteDigits {
 /// For several tokens: a dword holds a digit of two columns. Their codes have been made signed in advance.
 struct WordDigits {
   static constexpr int kDigits = 2, kBits = 12;
-  float step;
+  float step, sum;
   std::int32_t digits[kDigitColumns / 2]
                      [kDigits];  // [4 l + 2 nibble + j]: columns 8 l + nibble + 2 j + {0, 4}
 };

@@ -52,6 +52,16 @@ template <>
 inline constexpr FormatKernel kFormatKernel<format::Int7>{.integers = &KernelTable::int7};
 template <>
 inline constexpr FormatKernel kFormatKernel<format::Int8>{.integers = &KernelTable::int8};
+template <>
+inline constexpr FormatKernel kFormatKernel<format::Q4_0>{.integers = &KernelTable::int4};
+template <>
+inline constexpr FormatKernel kFormatKernel<format::Q8_0>{.integers = &KernelTable::int8};
+template <>
+inline constexpr FormatKernel kFormatKernel<format::Q4K>{.integers = &KernelTable::int4};
+template <>
+inline constexpr FormatKernel kFormatKernel<format::Q5K>{.integers = &KernelTable::int5};
+template <>
+inline constexpr FormatKernel kFormatKernel<format::Q6K>{.integers = &KernelTable::int6};
 
 inline const FormatKernel& format_kernel(Format format) {
   return *Formats::visit(format, []<class F>() { return &kFormatKernel<F>; });

@@ -189,8 +189,9 @@ Multiply kernel_for(const Call& call, const Stream& stream, const Tokens& tokens
   };
   if (stream.is_integer()) {
     const IntegerKernels& integers = call.table.*stream.format.integers;
-    const IntegerKernels::OfPart& kernels =
-        stream.integers.part == kDigitColumns ? integers.wholes : integers.halves;
+    const IntegerKernels::OfPart& kernels = stream.integers.minimums                ? integers.minimums
+                                            : stream.integers.part == kDigitColumns ? integers.wholes
+                                                                                    : integers.halves;
     return fixed ? of_digits(kernels.digits) : kernels.multiply;
   }
   return fixed ? of_digits(call.table.*stream.format.digits) : call.table.*stream.format.multiply;
@@ -204,21 +205,23 @@ void multiply_alike(const Call& call, const Stream& stream, const std::byte* exp
   const int pairs = together ? 2 : 1;
   const Staged& from = tokens.from;
   const IntegerLayout& integers = stream.integers;
-  kernel_for(call, stream, tokens)(
-      {.weights = expert + stream.offset + unit * pairs * stream.pair_bytes,
-       .pair_bytes = stream.pair_bytes,
-       .factors_offset = stream.format.layout.factors_offset(lanes, stream.columns),
-       .pairs = pairs,
-       .groups = stream.groups(),
-       .integers = {integers.group_steps, integers.head_bytes(lanes), integers.scales, integers.zeros},
-       .input = from.row(tokens.first),
-       .input_stride = from.stride,
-       .digits = from.digits + tokens.first * from.digits_stride,
-       .digits_stride = from.digits_stride,
-       .tokens = tokens.count,
-       .out = {together ? sums.gate : sums.out, together ? sums.out : sums.out + lanes},
-       .out_stride = sums.stride,
-       .out_step = static_cast<std::size_t>(lanes)});
+  const IntegerRecords records{integers.group_steps, integers.head_bytes(lanes), integers.number_bytes(lanes),
+                               integers.scales, integers.zeros};
+  const Multiply kernel = kernel_for(call, stream, tokens);
+  kernel({.weights = expert + stream.offset + unit * pairs * stream.pair_bytes,
+          .pair_bytes = stream.pair_bytes,
+          .factors_offset = stream.format.layout.factors_offset(lanes, stream.columns),
+          .pairs = pairs,
+          .groups = stream.groups(),
+          .integers = records,
+          .input = from.row(tokens.first),
+          .input_stride = from.stride,
+          .digits = from.digits + tokens.first * from.digits_stride,
+          .digits_stride = from.digits_stride,
+          .tokens = tokens.count,
+          .out = {together ? sums.gate : sums.out, together ? sums.out : sums.out + lanes},
+          .out_stride = sums.stride,
+          .out_step = static_cast<std::size_t>(lanes)});
 }
 
 /// The sums of one unit of rows. A token that has no digits takes another kernel than its neighbours.

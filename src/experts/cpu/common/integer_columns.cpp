@@ -58,6 +58,20 @@ class Looker {
   int most_pieces_ = 0;
 };
 
+/// Nothing yet, of the size that it will have.
+ColumnOrder empty_order(const IntegerLayout& layout) {
+  return {std::vector<std::int32_t>(static_cast<std::size_t>(32 * layout.steps()), -1),
+          std::vector<std::int32_t>(static_cast<std::size_t>(layout.steps() * layout.parts()), -1)};
+}
+
+/// Of blocks, whose groups are parts.
+ColumnOrder matrix_order(const WeightMatrix& matrix, const IntegerLayout& layout) {
+  ColumnOrder order = empty_order(layout);
+  std::iota(order.columns.begin(), order.columns.begin() + matrix.cols, 0);
+  std::iota(order.groups.begin(), order.groups.begin() + (matrix.cols + layout.part - 1) / layout.part, 0);
+  return order;
+}
+
 }  // namespace
 
 SeenWeights look_at(std::span<const ExpertWeights> experts) {
@@ -71,6 +85,7 @@ SeenWeights look_at(std::span<const ExpertWeights> experts) {
 }
 
 ColumnOrder order_of(const WeightMatrix& matrix, const IntegerLayout& layout) {
+  if (is_ggml_block(matrix.format)) return matrix_order(matrix, layout);
   std::vector<std::int32_t> sorted(static_cast<std::size_t>(matrix.cols));
   std::iota(sorted.begin(), sorted.end(), 0);
   const auto group_of = [&](std::int32_t column) {
@@ -79,8 +94,7 @@ ColumnOrder order_of(const WeightMatrix& matrix, const IntegerLayout& layout) {
   std::stable_sort(sorted.begin(), sorted.end(),
                    [&](std::int32_t a, std::int32_t b) { return group_of(a) < group_of(b); });
 
-  ColumnOrder order{std::vector<std::int32_t>(static_cast<std::size_t>(32 * layout.steps()), -1),
-                    std::vector<std::int32_t>(static_cast<std::size_t>(layout.steps() * layout.parts()), -1)};
+  ColumnOrder order = empty_order(layout);
   std::int32_t before = 0;
   std::size_t at = 0;
   for (const std::int32_t column : sorted) {

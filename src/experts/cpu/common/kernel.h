@@ -15,7 +15,7 @@ namespace sluice::cpu {
 
 /// What a kernel has to know of an IntegerLayout beside what it is made for.
 struct IntegerRecords {
-  int group_steps, head_bytes;
+  int group_steps, head_bytes, number_bytes;
   ScaleType scales;
   bool zeros;
 };
@@ -54,6 +54,7 @@ struct IntegerKernels {
     DigitKernels digits;
   };
   OfPart wholes, halves;
+  OfPart minimums{};  // wholes with a minimum; of 4 and 5 bits
 };
 
 /// One entry a layout of layout.h. A layout with digit kernels has `multiply` for rows that to_digits

@@ -96,8 +96,20 @@ inline constexpr Layout kFp8Rows{.codes = Codes::e4m3, .code_bits = 8, .group = 
 // bits upwards, the vectors i * 8 / w and following; byte j of vector v is the column
 // 8 (v / 2) + v % 2 + 2 j, the order of digits.h.
 
+//
+// GGUF's K quants have scales in two levels, a binary16 number for 256 columns times a byte for each group.
+// That is kept (8 bits a byte instead of 6): a block of 8 steps begins with the numbers, and the scales of
+// its records are bytes, followed by those of the minimums where the format has such (w = scale * code -
+// minimum; the zero point is then 0):
+//
+//   pair = { block 0 } { block 1 } ...     block = { numbers, minimums' numbers, 8 or 16 records }
+//   numbers: f16 [2 blocks of rows][lanes]
+
 /// How scales are kept. Those of a stream that has both kinds of 16 bits are kept as f32.
-enum class ScaleType : std::uint8_t { f16, bf16, f32 };
+enum class ScaleType : std::uint8_t { f16, bf16, f32, product };
+
+/// Steps that share the number of a product.
+inline constexpr int kNumberSteps = 8;
 
 /// Bits `shift` and following of the codes, in the lines from `line` on.
 struct Plane {
@@ -129,17 +141,24 @@ struct IntegerLayout {
   int group_steps = 1;  // of a record
   ScaleType scales = ScaleType::f16;
   bool zeros = false;
-  int columns = 0;       // of a row as it is packed: in the order of the groups, those padded to whole parts
-  bool gathers = false;  // not the order of the matrix: activations have to follow
+  bool minimums = false;  // of products
+  int columns = 0;        // of a row as it is packed: in the order of the groups, those padded to whole parts
+  bool gathers = false;   // not the order of the matrix: activations have to follow
 
   friend bool operator==(const IntegerLayout&, const IntegerLayout&) = default;
 
   constexpr int steps() const { return (columns + 31) / 32; }
   constexpr int parts() const { return 32 / part; }
   constexpr int scale_bytes(int lanes) const {
-    return 2 * parts() * lanes * (scales == ScaleType::f32 ? 4 : 2);
+    return 2 * parts() * lanes * (scales == ScaleType::f32 ? 4 : scales == ScaleType::product ? 1 : 2);
   }
-  constexpr int head_bytes(int lanes) const { return scale_bytes(lanes) + (zeros ? 2 * parts() * lanes : 0); }
+  /// Of the zero points or the minimums, where there are any.
+  constexpr int byte_bytes(int lanes) const { return zeros || minimums ? 2 * parts() * lanes : 0; }
+  constexpr int head_bytes(int lanes) const { return scale_bytes(lanes) + byte_bytes(lanes); }
+  constexpr int number_bytes(int lanes) const {
+    return scales == ScaleType::product ? 2 * lanes * (minimums ? 4 : 2) : 0;
+  }
+  constexpr int number_blocks() const { return (steps() + kNumberSteps - 1) / kNumberSteps; }
   constexpr int step_bytes(int lanes) const { return 2 * lanes * 4 * bits; }
   constexpr int records() const { return (steps() + group_steps - 1) / group_steps; }
   /// Fixed point rounds to a share of the largest of 32 inputs, so a row whose weights are nearly all zero
@@ -150,7 +169,8 @@ struct IntegerLayout {
   /// Rounded up to whole cache lines.
   constexpr std::size_t pair_bytes(int lanes) const {
     const std::size_t used = static_cast<std::size_t>(records()) * head_bytes(lanes) +
-                             static_cast<std::size_t>(steps()) * step_bytes(lanes);
+                             static_cast<std::size_t>(steps()) * step_bytes(lanes) +
+                             static_cast<std::size_t>(number_blocks()) * number_bytes(lanes);
     return (used + 63) / 64 * 64;
   }
 };

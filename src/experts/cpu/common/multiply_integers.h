@@ -4,8 +4,8 @@
 // (kernel.h says why).
 //
 // For every part, the columns of a step that one scale covers:  sum of (code - zero) * X, exactly;  one
-// rounding to float32;  times the step (exact);  acc = fma(scale, that, acc). A minimum that is subtracted
-// from a part's weights (w = scale * code - minimum) would be one more fma here, of it and the sum of X.
+// rounding to float32;  times the step (exact);  acc = fma(scale, that, acc). Where a minimum is subtracted
+// from a part's weights (w = scale * code - minimum), acc = fma(-minimum, sum of X, acc) follows.
 #pragma once
 
 #include <cstddef>
@@ -55,23 +55,48 @@ struct IntegerCodes {
   }
 };
 
-/// What stands before the steps of a record.
-template <class V, int kParts>
-struct RecordHead {
-  using Dwords = typename V::Dwords;
-  typename V::Reg scale[kParts][2];
-  Dwords zero[kParts][2];  // minus the zero points, as dwords
+/// Where a record's head is, and the numbers that its scales are products with, if they are.
+struct HeadPlace {
+  const std::byte *at, *numbers;
+};
 
-  [[gnu::always_inline]] RecordHead(const IntegerRecords& records, std::int32_t middle, const std::byte* at) {
-    const int wide = records.scales == ScaleType::f32 ? 4 : 2;
+/// What stands before the steps of a record.
+template <class V, int kParts, bool kMinimums>
+struct RecordHead {
+  using Reg = typename V::Reg;
+  using Dwords = typename V::Dwords;
+  Reg scale[kParts][2];
+  Dwords zero[kParts][2];  // minus the zero points, as dwords
+  Reg minimum[2];          // minus the minimums
+
+  [[gnu::always_inline]] RecordHead(const IntegerRecords& records, std::int32_t middle, HeadPlace place) {
+    const std::byte* at = place.at;
+    if (records.scales == ScaleType::product) {
+      for (int p = 0; p < kParts; ++p)
+        for (int b = 0; b < 2; ++b, at += V::kLanes)
+          scale[p][b] = product(place.numbers, b, signed_bytes(at));
+    } else {
+      const int wide = records.scales == ScaleType::f32 ? 4 : 2;
+      for (int p = 0; p < kParts; ++p)
+        for (int b = 0; b < 2; ++b, at += wide * V::kLanes) scale[p][b] = scale_at(records.scales, at);
+    }
     for (int p = 0; p < kParts; ++p)
-      for (int b = 0; b < 2; ++b, at += wide * V::kLanes) scale[p][b] = scale_at(records.scales, at);
-    for (int p = 0; p < kParts; ++p)
-      for (int b = 0; b < 2; ++b, at += V::kLanes)
-        zero[p][b] = records.zeros ? V::minus(V::load_bytes(at)) : V::set_dword(-middle);
+      for (int b = 0; b < 2; ++b)
+        zero[p][b] = !kMinimums && records.zeros ? V::minus(V::load_bytes(at + (2 * p + b) * V::kLanes))
+                                                 : V::set_dword(kMinimums ? 0 : -middle);
+    for (int b = 0; b < 2; ++b)
+      minimum[b] =
+          kMinimums ? product(place.numbers, 2 + b, V::minus(V::load_bytes(at + b * V::kLanes))) : V::zero();
   }
 
-  static typename V::Reg scale_at(ScaleType type, const std::byte* at) {
+  static Dwords signed_bytes(const std::byte* at) {
+    return V::template shift_right_signed<24>(V::template shift_left<24>(V::load_bytes(at)));
+  }
+  /// Exact: 11 bits times 8.
+  static Reg product(const std::byte* numbers, int index, Dwords bytes) {
+    return V::mul(V::load_f16(numbers + 2 * index * V::kLanes), V::to_float(bytes));
+  }
+  static Reg scale_at(ScaleType type, const std::byte* at) {
     if (type == ScaleType::f16) return V::load_f16(at);
     if (type == ScaleType::bf16) return V::load_bf16(at);
     return V::load(reinterpret_cast<const float*>(at));
@@ -88,15 +113,15 @@ struct RecordHead {
   }
 };
 
-template <class V, int kBits, int kPart>
+template <class V, int kBits, int kPart, bool kMinimums = false>
 struct IntegerProduct {
   using Reg = typename V::Reg;
   using Dwords = typename V::Dwords;
   using Codes = IntegerCodes<V, kBits>;
-  using Tiles = DigitTiles<V, kPart, 1>;
+  using Tiles = DigitTiles<V, kPart, 1, kMinimums>;
   static constexpr int kLanes = V::kLanes;
   static constexpr int kParts = kDigitColumns / kPart;
-  using Head = RecordHead<V, kParts>;
+  using Head = RecordHead<V, kParts, kMinimums>;
   static constexpr int kBlockBytes = Codes::kBlockBytes;
   static constexpr int kStepBytes = 2 * kBlockBytes;
   static constexpr int kVectors = kPart / 4;  // of a part
@@ -107,25 +132,33 @@ struct IntegerProduct {
   static const std::byte* weights(const Multiplication& a, int pair) {
     return a.weights + pair * a.pair_bytes;
   }
+  /// Goes past the numbers that stand before step `step`, if any do.
+  [[gnu::always_inline]] static inline void pass_numbers(const Multiplication& a, int step,
+                                                         HeadPlace& place) {
+    if (a.integers.number_bytes == 0 || step % kNumberSteps != 0) return;
+    place = {place.at + a.integers.number_bytes, place.at};
+  }
 
   // ---- one token: 8-bit products
 
   static void one(const Multiplication& a) {
     const int head_bytes = a.integers.head_bytes;
     for (int pair = 0; pair < a.pairs; ++pair) {
-      const std::byte* at = weights(a, pair);
+      HeadPlace place{weights(a, pair), nullptr};
       const auto* input = static_cast<const ByteDigits*>(a.digits);
       Reg acc[2] = {V::zero(), V::zero()};
       for (int left = a.groups; left > 0; left -= a.integers.group_steps) {
-        for (int line = 0; line < head_bytes; line += 64) V::prefetch(at + kAhead + line);
-        const Head head(a.integers, kMiddle, at);
-        at += head_bytes;
+        pass_numbers(a, a.groups - left, place);
+        for (int line = 0; line < head_bytes; line += 64) V::prefetch(place.at + kAhead + line);
+        const Head head(a.integers, kMiddle, place);
+        const std::byte* at = place.at + head_bytes;
         const int steps = left < a.integers.group_steps ? left : a.integers.group_steps;
         for (int s = 0; s < steps; ++s, at += kStepBytes, ++input) {
           for (int line = 0; line < kStepBytes; line += 64) V::prefetch(at + kAhead + line);
           part<0>(at, *input, head, acc);
           if constexpr (kParts == 2) part<1>(at, *input, head, acc);
         }
+        place.at = at;
       }
       for (int b = 0; b < 2; ++b) V::store(a.out[b] + pair * a.out_step, acc[b]);
     }
@@ -140,18 +173,30 @@ struct IntegerProduct {
   [[gnu::always_inline]] static inline void part(const std::byte* step, const ByteDigits& input,
                                                  const Head& head, Reg (&acc)[2]) {
     Sums sum;
+    for (int b = 0; b < 2; ++b) start<kIndex>(input, head, b, sum.of[b]);
+    chunks<kIndex * kVectors>(step, input, sum);
+#pragma GCC unroll 2
     for (int b = 0; b < 2; ++b) {
+      acc[b] = V::fma(head.scale[kIndex][b], Tiles::value(rounded(sum.of[b]), &input.step), acc[b]);
+      if constexpr (kMinimums) acc[b] = V::fma(head.minimum[b], V::broadcast(&input.sum), acc[b]);
+    }
+  }
+
+  /// What the zero points contribute: nothing where there are minimums instead.
+  template <int kIndex>
+  [[gnu::always_inline]] static inline void start(const ByteDigits& input, const Head& head, int b,
+                                                  Dwords (&sum)[ByteDigits::kDigits]) {
+    if constexpr (kMinimums) {
+#pragma GCC unroll 3
+      for (Dwords& digit : sum) digit = V::set_dword(0);
+    } else {
       const Dwords zero = kParts == 1   ? head.both_zero(0, b)
                           : kIndex == 0 ? head.low_zero(0, b)
                                         : head.high_zero(kIndex, b);
 #pragma GCC unroll 3
       for (int d = 0; d < ByteDigits::kDigits; ++d)
-        sum.of[b][d] = V::multiply_words(zero, V::broadcast_dword(&input.sums[d]));
+        sum[d] = V::multiply_words(zero, V::broadcast_dword(&input.sums[d]));
     }
-    chunks<kIndex * kVectors>(step, input, sum);
-#pragma GCC unroll 2
-    for (int b = 0; b < 2; ++b)
-      acc[b] = V::fma(head.scale[kIndex][b], Tiles::value(rounded(sum.of[b]), &input.step), acc[b]);
   }
 
   /// Vectors whose products fit a word together: each adds two of at most 128 times the largest code. Bytes
@@ -236,27 +281,36 @@ struct IntegerProduct {
   /// Goes from step to step, and over the heads between them.
   struct Walk {
     [[gnu::always_inline]] Walk(const Multiplication& of, int pair)
-        : a(of), at(weights(of, pair)), head(of.integers, kMiddle, at) {
-      at += a.integers.head_bytes;
+        : a(of), place(first_place(of, pair)), head(of.integers, kMiddle, place) {
+      place.at += a.integers.head_bytes;
     }
     [[gnu::always_inline]] void operator++() {
-      at += kStepBytes;
+      place.at += kStepBytes;
       if (++steps % a.integers.group_steps != 0 || steps == a.groups) return;
-      head = Head(a.integers, kMiddle, at);
-      at += a.integers.head_bytes;
+      pass_numbers(a, steps, place);
+      head = Head(a.integers, kMiddle, place);
+      place.at += a.integers.head_bytes;
     }
+    [[gnu::always_inline]] const std::byte* block(int b) const { return place.at + b * kBlockBytes; }
 
     const Multiplication& a;
-    const std::byte* at;
+    HeadPlace place;
     Head head;
     int steps = 0;
   };
 
+  [[gnu::always_inline]] static inline HeadPlace first_place(const Multiplication& a, int pair) {
+    HeadPlace place{weights(a, pair), nullptr};
+    pass_numbers(a, 0, place);
+    return place;
+  }
+
   [[gnu::always_inline]] static inline void decode(const Walk& walk, typename Tiles::PanelGroup* to) {
     // The next panel's, for which the tiles of this one leave the time.
-    for (int line = 0; line < kStepBytes; line += 64) V::prefetch(walk.at + 8 * kStepBytes + line);
+    for (int line = 0; line < kStepBytes; line += 64) V::prefetch(walk.place.at + 8 * kStepBytes + line);
     for (int b = 0; b < 2; ++b) {
       for (int p = 0; p < kParts; ++p) V::store(to[p].scales[b], walk.head.scale[p][b]);
+      if constexpr (kMinimums) V::store(to[0].minimums[b], walk.head.minimum[b]);
       decode_vectors<0>(walk, b, to);
     }
   }
@@ -265,10 +319,15 @@ struct IntegerProduct {
   [[gnu::always_inline]] static inline void decode_vectors(const Walk& walk, int b,
                                                            typename Tiles::PanelGroup* to) {
     constexpr int kIndex = kVector / kVectors, kWithin = kVector % kVectors;
-    const Dwords w = Codes::template vector<kVector>(walk.at + b * kBlockBytes);
-    const Dwords zero = walk.head.both_zero(kIndex, b);
-    V::store_words(to[kIndex].codes[2 * kWithin][b], V::add_words(V::even_bytes(w), zero));
-    V::store_words(to[kIndex].codes[2 * kWithin + 1][b], V::add_words(V::odd_bytes(w), zero));
+    const Dwords w = Codes::template vector<kVector>(walk.block(b));
+    if constexpr (kMinimums) {
+      V::store_words(to[kIndex].codes[2 * kWithin][b], V::even_bytes(w));
+      V::store_words(to[kIndex].codes[2 * kWithin + 1][b], V::odd_bytes(w));
+    } else {
+      const Dwords zero = walk.head.both_zero(kIndex, b);
+      V::store_words(to[kIndex].codes[2 * kWithin][b], V::add_words(V::even_bytes(w), zero));
+      V::store_words(to[kIndex].codes[2 * kWithin + 1][b], V::add_words(V::odd_bytes(w), zero));
+    }
     if constexpr (kVector + 1 < 8) decode_vectors<kVector + 1>(walk, b, to);
   }
 
@@ -285,7 +344,8 @@ struct IntegerProduct {
             Reg sum[kParts];
             for (Reg& part : sum) part = V::zero();
             float_vectors<0>(walk, b, input, sum);
-            for (int p = 0; p < kParts; ++p) acc[b] = V::fma(walk.head.scale[p][b], sum[p], acc[b]);
+            for (int p = 0; p < kParts; ++p)
+              acc[b] = kMinimums ? V::add(sum[p], acc[b]) : V::fma(walk.head.scale[p][b], sum[p], acc[b]);
           }
         for (int b = 0; b < 2; ++b) V::store(Tiles::out(a, b, pair, m), acc[b]);
       }
@@ -295,29 +355,37 @@ struct IntegerProduct {
   [[gnu::always_inline]] static inline void float_vectors(const Walk& walk, int b, const float* input,
                                                           Reg (&sum)[kParts]) {
     constexpr int kIndex = kVector / kVectors;
-    const Dwords w = Codes::template vector<kVector>(walk.at + b * kBlockBytes);
-    const Dwords zero = walk.head.zero[kIndex][b], byte = V::set_dword(0xFF);
-    const Reg values[4] = {
-        V::to_float(V::add_dwords(V::and_bits(w, byte), zero)),
-        V::to_float(V::add_dwords(V::and_bits(V::template shift_right<8>(w), byte), zero)),
-        V::to_float(V::add_dwords(V::and_bits(V::template shift_right<16>(w), byte), zero)),
-        V::to_float(V::add_dwords(V::template shift_right<24>(w), zero))};
+    const Dwords w = Codes::template vector<kVector>(walk.block(b));
+    const Dwords byte = V::set_dword(0xFF);
+    const Dwords codes[4] = {V::and_bits(w, byte), V::and_bits(V::template shift_right<8>(w), byte),
+                             V::and_bits(V::template shift_right<16>(w), byte),
+                             V::template shift_right<24>(w)};
     constexpr int kColumn = column_of(kVector, 0);
     for (int j = 0; j < 4; ++j)
-      sum[kIndex] = V::fma(values[j], V::broadcast(input + kColumn + 2 * j), sum[kIndex]);
+      sum[kIndex] = V::fma(float_value(walk.head, kIndex, b, codes[j]), V::broadcast(input + kColumn + 2 * j),
+                           sum[kIndex]);
     if constexpr (kVector + 1 < 8) float_vectors<kVector + 1>(walk, b, input, sum);
+  }
+
+  /// A code less the zero point, which the scale follows once a part; or with minimums the weight, rounded
+  /// once: what is left of a scaled code less the minimum may be far smaller than either.
+  [[gnu::always_inline]] static inline Reg float_value(const Head& head, int part, int b, Dwords code) {
+    if constexpr (kMinimums) return V::fma(V::to_float(code), head.scale[part][b], head.minimum[b]);
+    return V::to_float(V::add_dwords(code, head.zero[part][b]));
   }
 };
 
-template <class V, int kBits, int kPart>
+template <class V, int kBits, int kPart, bool kMinimums = false>
 constexpr IntegerKernels::OfPart integer_part() {
-  using Product = IntegerProduct<V, kBits, kPart>;
+  using Product = IntegerProduct<V, kBits, kPart, kMinimums>;
   return {.multiply = Product::floats, .digits = {.one = Product::one, .several = Product::several}};
 }
 
 template <class V, int kBits>
 constexpr IntegerKernels integer_kernels() {
-  return {.wholes = integer_part<V, kBits, 32>(), .halves = integer_part<V, kBits, 16>()};
+  IntegerKernels kernels{.wholes = integer_part<V, kBits, 32>(), .halves = integer_part<V, kBits, 16>()};
+  if constexpr (kBits == 4 || kBits == 5) kernels.minimums = integer_part<V, kBits, 32, true>();
+  return kernels;
 }
 
 }  // namespace

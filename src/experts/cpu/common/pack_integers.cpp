@@ -1,28 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writes pairs of integers (layout.h): records of scales, zero points and steps of codes in planes. Reads
-// whole rows of a block through format/integers.h, which alone knows how files pack them.
+// whole rows of a block through format/, which alone knows how files pack them.
 #include <algorithm>
 #include <vector>
 
 #include "core/bits.h"
 #include "experts/cpu/common/integer_columns.h"
 #include "experts/cpu/common/pack.h"
+#include "format/geometry.h"
+#include "format/grouped_row.h"
 #include "format/integers.h"
 #include "format/scales.h"
 
 namespace sluice::cpu {
 namespace {
 
+/// Numbers of rows as an array of rows of arrays.
+template <class T>
+struct Rows {
+  std::vector<T> of;
+  std::int64_t each = 0;
+
+  Rows(int rows, std::int64_t its_each) : of(static_cast<std::size_t>(rows * its_each)), each(its_each) {}
+  T* row(int r) { return of.data() + r * each; }
+  T at(int r, std::int64_t i) const { return of[static_cast<std::size_t>(r * each + i)]; }
+};
+
+/// How many there are in a row.
+struct RowSizes {
+  std::int64_t columns, groups, blocks;
+};
+
+RowSizes row_sizes(const WeightMatrix& matrix) {
+  if (!is_ggml_block(matrix.format)) return {matrix.cols, format::groups_of_row(matrix), 0};
+  const format::Geometry& g = geometry(matrix.format);
+  const std::int64_t blocks = (matrix.cols + g.block_cols - 1) / g.block_cols,
+                     columns = blocks * g.block_cols;
+  return {columns, columns / g.group_cols, blocks};
+}
+
 /// `lanes` rows of a matrix; those that it does not have are zeros.
 class IntegerBlock {
  public:
   IntegerBlock(const WeightMatrix& matrix, const IntegerLayout& layout, int lanes)
-      : matrix_(matrix),
-        layout_(layout),
-        lanes_(lanes),
-        order_(order_of(matrix, layout)),
-        codes_(static_cast<std::size_t>(lanes * matrix.cols)),
-        zeros_(static_cast<std::size_t>(lanes * format::groups_of_row(matrix))) {}
+      : IntegerBlock(matrix, layout, lanes, row_sizes(matrix)) {}
 
   const ColumnOrder& order() const { return order_; }
 
@@ -31,14 +52,34 @@ class IntegerBlock {
     first_ = first;
     rows_ = static_cast<int>(std::clamp<std::int64_t>(matrix_.rows - first, 0, lanes_));
     for (int r = 0; r < rows_; ++r) {
-      format::codes_of_row(matrix_, first + r, codes_.data() + r * matrix_.cols);
-      format::zeros_of_row(matrix_, first + r, zeros_.data() + r * groups());
+      if (numbers_.each != 0) {
+        format::block_row(matrix_, first + r,
+                          {.codes = codes_.row(r),
+                           .numbers = numbers_.row(r),
+                           .minimum_numbers = minimum_numbers_.row(r),
+                           .factors = factors_.row(r),
+                           .minimum_factors = bytes_.row(r)});
+        continue;
+      }
+      format::codes_of_row(matrix_, first + r, codes_.row(r));
+      format::zeros_of_row(matrix_, first + r, bytes_.row(r));
+    }
+  }
+
+  /// `lanes` numbers of the block of columns at a step, and at `minimums` those of the minimums.
+  void put_numbers(int step, std::byte* out, std::byte* minimums) const {
+    const int block = step / kNumberSteps;
+    for (int r = 0; r < lanes_; ++r) {
+      store(out + 2 * r, r < rows_ ? numbers_.at(r, block) : std::uint16_t{0});
+      if (layout_.minimums)
+        store(minimums + 2 * r, r < rows_ ? minimum_numbers_.at(r, block) : std::uint16_t{0});
     }
   }
 
   /// `lanes` scales of a part.
   void put_scales(int part, std::byte* out) const {
     const std::int32_t group = order_.groups[static_cast<std::size_t>(part)];
+    if (numbers_.each != 0) return put_block_scales(group, out);
     const bool wide = layout_.scales == ScaleType::f32;
     for (int r = 0; r < lanes_; ++r) {
       const bool there = r < rows_ && group >= 0;
@@ -51,12 +92,11 @@ class IntegerBlock {
     }
   }
 
-  /// And zero points.
-  void put_zeros(int part, std::byte* out) const {
+  /// And zero points or minimums.
+  void put_bytes(int part, std::byte* out) const {
     const std::int32_t group = order_.groups[static_cast<std::size_t>(part)];
     for (int r = 0; r < lanes_; ++r)
-      store(out + r, r < rows_ && group >= 0 ? zeros_[static_cast<std::size_t>(r * groups() + group)]
-                                             : std::uint8_t{0});
+      store(out + r, r < rows_ && group >= 0 ? bytes_.at(r, group) : std::uint8_t{0});
   }
 
   /// The codes of a step.
@@ -65,16 +105,34 @@ class IntegerBlock {
     const std::int32_t* columns = order_.columns.data() + 32 * step;
     std::uint8_t codes[32];
     for (int r = 0; r < lanes_; ++r) {
-      for (int i = 0; i < 32; ++i) codes[i] = r < rows_ && columns[i] >= 0 ? code(r, columns[i]) : 0;
+      for (int i = 0; i < 32; ++i)
+        codes[i] = r < rows_ && columns[i] >= 0 ? codes_.at(r, columns[i]) : std::uint8_t{0};
       for (int p = 0; p < planes.count; ++p)
         put_plane(planes.plane[p], codes, out + 4 * (planes.plane[p].line * lanes_ + r));
     }
   }
 
  private:
-  std::int64_t groups() const { return static_cast<std::int64_t>(zeros_.size()) / lanes_; }
-  std::uint8_t code(int r, std::int32_t column) const {
-    return codes_[static_cast<std::size_t>(r * matrix_.cols + column)];
+  IntegerBlock(const WeightMatrix& matrix, const IntegerLayout& layout, int lanes, const RowSizes& sizes)
+      : matrix_(matrix),
+        layout_(layout),
+        lanes_(lanes),
+        order_(order_of(matrix, layout)),
+        codes_(lanes, sizes.columns),
+        bytes_(lanes, sizes.groups),
+        factors_(lanes, sizes.blocks != 0 ? sizes.groups : 0),
+        numbers_(lanes, sizes.blocks),
+        minimum_numbers_(lanes, sizes.blocks) {}
+
+  /// Of blocks: the file's number where a block is a group, else the group's factor.
+  void put_block_scales(std::int32_t group, std::byte* out) const {
+    for (int r = 0; r < lanes_; ++r) {
+      const bool there = r < rows_ && group >= 0;
+      if (layout_.scales == ScaleType::product)
+        store(out + r, there ? factors_.at(r, group) : std::int8_t{0});
+      else
+        store(out + 2 * r, there ? numbers_.at(r, group) : std::uint16_t{0});
+    }
   }
 
   void put_plane(const Plane& plane, const std::uint8_t (&codes)[32], std::byte* out) const {
@@ -95,7 +153,9 @@ class IntegerBlock {
   const IntegerLayout& layout_;
   const int lanes_;
   const ColumnOrder order_;
-  std::vector<std::uint8_t> codes_, zeros_;
+  Rows<std::uint8_t> codes_, bytes_;  // bytes are zero points, or what minimums are products of
+  Rows<std::int8_t> factors_;         // these three of GGUF's blocks only
+  Rows<std::uint16_t> numbers_, minimum_numbers_;
   std::int64_t first_ = 0;
   int rows_ = 0;
 };
@@ -104,10 +164,14 @@ class IntegerBlock {
 void put_block(const IntegerLayout& layout, int lanes, const IntegerBlock& block, int b, std::byte* pair) {
   const int scale_bytes = layout.scale_bytes(lanes), parts = layout.parts(), steps = layout.steps();
   for (int first = 0; first < steps; first += layout.group_steps) {
+    if (layout.number_bytes(lanes) != 0 && first % kNumberSteps == 0) {
+      block.put_numbers(first, pair + 2 * b * lanes, pair + 2 * (2 + b) * lanes);
+      pair += layout.number_bytes(lanes);
+    }
     for (int p = 0; p < parts; ++p) {
       const int part = first * parts + p;
       block.put_scales(part, pair + (2 * p + b) * (scale_bytes / (2 * parts)));
-      if (layout.zeros) block.put_zeros(part, pair + scale_bytes + (2 * p + b) * lanes);
+      if (layout.byte_bytes(lanes) != 0) block.put_bytes(part, pair + scale_bytes + (2 * p + b) * lanes);
     }
     pair += layout.head_bytes(lanes);
     const int last = std::min(first + layout.group_steps, steps);

@@ -19,6 +19,17 @@ int cover(int size, int unit) { return (size + unit - 1) / unit; }
 /// Columns of a part where a scale does not cover whole steps.
 constexpr int kHalf = kDigitColumns / 2;
 
+/// Of GGUF's formats, whose groups are their own.
+IntegerLayout block_layout(const Matrix& matrix) {
+  const format::Geometry& g = geometry(matrix.format);
+  const bool two_levels = g.block_cols == kNumberSteps * kDigitColumns;
+  return {.bits = g.code_bits,
+          .part = g.group_cols,
+          .scales = two_levels ? ScaleType::product : ScaleType::f16,
+          .minimums = format::has_minimums(matrix.format),
+          .columns = matrix.columns};
+}
+
 IntegerLayout integer_layout(const Matrix& matrix) {
   const Grouping& grouping = matrix.grouping;
   IntegerLayout layout{.bits = geometry(matrix.format).code_bits,
@@ -49,6 +60,7 @@ IntegerLayout integer_layout(const Matrix& matrix) {
 Stream make_stream(const Matrix& matrix, int units) {
   Stream stream{.format = format_kernel(matrix.format), .columns = matrix.columns};
   if (is_integer(matrix.format)) stream.integers = integer_layout(matrix);
+  if (is_ggml_block(matrix.format)) stream.integers = block_layout(matrix);
   stream.pairs = units;
   return stream;
 }

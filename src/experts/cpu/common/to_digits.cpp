@@ -91,6 +91,13 @@ bool to_fixed(const float* x, Fixed& out, Loss& loss) {
   return true;
 }
 
+/// At most 32 times 2^23: no integer overflow, one rounding.
+float sum_of(const Fixed& fixed) {
+  std::int32_t sum = 0;
+  for (const std::int32_t value : fixed.value) sum += value;
+  return static_cast<float>(sum) * fixed.step;
+}
+
 /// Takes the lowest digit off every value.
 template <int kBits>
 void split(std::int32_t (&value)[kDigitColumns], std::int32_t (&digit)[kDigitColumns]) {
@@ -151,6 +158,7 @@ bool convert(const float* row, int columns, Digits* out) {
   for (int u = 0; u < units(columns); ++u, row += kDigitColumns, ++out) {
     if (!to_fixed(row, fixed, loss)) return false;
     out->step = fixed.step;
+    out->sum = sum_of(fixed);
     for (int d = 0; d < Digits::kDigits; ++d) {
       split<Digits::kBits>(fixed.value, digit);
       put(digit, d, *out);
