@@ -7,6 +7,7 @@
 
 #include "core/bits.h"
 #include "format/formats.h"
+#include "format/sub_blocks.h"
 
 namespace sluice::format {
 namespace {
@@ -172,7 +173,8 @@ std::int64_t row_unit(Format format) { return std::max(1, sluice::geometry(forma
 
 std::int64_t column_unit(Format format, const Grouping& grouping) {
   if (grouping.act_order) return 1;
-  return std::max(1, sluice::geometry(format, grouping).group_cols);
+  const Geometry shape = sluice::geometry(format, grouping);
+  return std::max({1, shape.group_cols, shape.block_cols});
 }
 
 Grouping grouping_of_part(const Grouping& grouping, std::int64_t columns, std::int64_t of) {
@@ -196,6 +198,7 @@ WeightMatrix part_of(const WeightMatrix& matrix, const Part& part, Owned& owned)
     const auto view = view_of_integers(matrix, part);
     return view ? *view : copy_of_integers(matrix, part, owned);
   }
+  if (in_blocks(matrix)) return part_of_blocks(matrix, part, owned);
   return part.kept == part.columns ? view_of_floats(matrix, part) : copy_of_floats(matrix, part, owned);
 }
 

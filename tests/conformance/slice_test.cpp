@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -24,18 +25,29 @@ class SliceTest : public ::testing::TestWithParam<const Backend*> {};
 /// number alone.
 const std::vector<std::vector<int>> kCuts = {{40, 80, 120}, {1}, {53, 54, 131}};
 
-IntermediateRange between(const std::vector<int>& cuts, std::size_t part, int width) {
-  const auto at = [&](std::size_t cut) { return std::max(1, cuts[cut] * width / 160); };
-  return {part == 0 ? 0 : at(part - 1), part == cuts.size() ? width : at(part)};
+/// Where the width may be cut: groups that have a minimum (Q4_K, Q5_K) stay whole.
+int cut_unit(const ExpertsSpec& spec) {
+  const auto minimums = [](const MatrixFormats& formats) {
+    return formats.down == Formats::of<format::Q4K>() || formats.down == Formats::of<format::Q5K>();
+  };
+  const auto other = [&](const OtherFormats& others) { return minimums(others.formats); };
+  return minimums(spec.formats) || std::ranges::any_of(spec.others, other) ? 32 : 1;
+}
+
+IntermediateRange between(const std::vector<int>& cuts, std::size_t part, const ExpertsSpec& spec) {
+  const int width = spec.intermediate, unit = cut_unit(spec);
+  std::vector<int> ends{0};
+  for (const int cut : cuts) ends.push_back(std::max(ends.back() + unit, cut * width / 160 / unit * unit));
+  ends.push_back(width);
+  return {ends[part], ends[part + 1]};
 }
 
 /// What the parts give, summed in the order of the ranks.
 Outputs sum_of_parts(const Backend& backend, const Problem& problem, const std::vector<int>& cuts) {
   Outputs sum;
   for (std::size_t part = 0; part <= cuts.size(); ++part) {
-    SliceRange range{.routed = between(cuts, part, problem.spec().routed.intermediate)};
-    if (problem.spec().shared)
-      range.shared = between(cuts, part, problem.spec().shared->experts.intermediate);
+    SliceRange range{.routed = between(cuts, part, problem.spec().routed)};
+    if (problem.spec().shared) range.shared = between(cuts, part, problem.spec().shared->experts);
     const LayerSlice mine = slice(problem.spec(), problem.weights(), range);
     const Plan plan = choose({.layer = mine.spec, .device = detect(), .by_name = std::string(backend.name)});
     const Layer layer(plan, mine.weights,
@@ -138,6 +150,21 @@ TEST(Slice, PartsReachToTheEndsOfTheirGroups) {
   // Where a cut is between groups nothing is copied.
   EXPECT_EQ(part(0, 2).weights.routed[0].down.codes, weights.routed[0].down.codes);
   EXPECT_NE(part(0, 4).weights.routed[0].down.codes, weights.routed[0].down.codes);
+}
+
+/// A group of Q4_K or Q5_K has no zero, so a cut within it is refused; one between groups is not.
+TEST(Slice, CutsWithinAGroupWithAMinimumAreRefused) {
+  for (const Format format : {Formats::of<format::Q4K>(), Formats::of<format::Q5K>()}) {
+    const Case made = make_case(format, format, Activations::of<activation::Silu>(), {});
+    const LayerWeights weights = draw_weights(made.spec, Numbers::noisy, 1);
+    EXPECT_NO_THROW(slice(made.spec, weights, {.routed = {0, 32}}));
+    try {
+      slice(made.spec, weights, {.routed = {0, 33}});
+      ADD_FAILURE() << format.str();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.info().code, "slice_in_group");
+    }
+  }
 }
 
 TEST(Slice, WhatIsNoSliceIsRefused) {
