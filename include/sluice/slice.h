@@ -38,8 +38,8 @@ struct LayerSlice {
 /// Cuts rows of gate and up and columns of down, of routed and shared experts, all biases included: the down
 /// bias is with the part that has the first column, and with no other. The router is whole everywhere. Views
 /// of `weights` where nothing but strides changes, copies elsewhere; LayerSlice::weights.owner keeps both.
-/// Throws unsupported, "slice_within_block", for a cut inside a block of a GGUF file (32, 64 or 256 columns),
-/// which has no zero; and invalid_argument: "bad_slice" for a range that is empty or outside, and as validate.
+/// Throws invalid_argument: "bad_slice" for a range that is empty or outside, and as validate.
+/// Throws unsupported "slice_in_group" where a cut is within a group of "q4_k" or "q5_k", which has no zero.
 ///
 /// The parts' results sum to the whole's within rounding, and bit for bit where no sum rounds. Where gate and
 /// up overflow to infinity a rank may have NaN where the whole has infinity.

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "format/sub_matrix.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 #include <optional>
 
 #include "core/bits.h"
-#include "core/error.h"
 #include "format/formats.h"
+#include "format/sub_blocks.h"
 
 namespace sluice::format {
 namespace {
@@ -72,58 +70,6 @@ WeightMatrix copy_of_floats(const WeightMatrix& matrix, const Part& part, Owned&
   made.row_stride = row_bytes;
   made.col_stride = width;
   owned.push_back(std::move(codes));
-  return made;
-}
-
-// ---- blocks of GGUF
-
-/// Columns and bytes of a block; no columns where the matrix is in none.
-BlockLayout blocks_of(const WeightMatrix& matrix) {
-  if (!is_ggml_block(matrix.format)) return matrix.blocks;
-  const Geometry& shape = sluice::geometry(matrix.format);
-  return {.columns = shape.block_cols, .bytes = shape.block_bytes};
-}
-
-/// Formats with minimums have no code that is zero, but a block of zero bytes is zeros in every one.
-void require_whole_blocks(const WeightMatrix& matrix, Run kept) {
-  const BlockLayout block = blocks_of(matrix);
-  const auto whole = [&](std::int64_t column) {
-    return column % block.columns == 0 || column == matrix.cols;
-  };
-  require(whole(kept.first) && whole(kept.last), ErrorKind::unsupported, [&] {
-    return ErrorInfo{.code = "slice_within_block",
-                     .what = fmt::format("columns {} to {} of {} are no whole blocks of GGUF", kept.first,
-                                         kept.last, matrix.cols),
-                     .why = fmt::format(
-                         "{} columns of {} share a block, which cannot hold zeros in place of another rank's "
-                         "numbers",
-                         block.columns, matrix.format.str()),
-                     .todo = fmt::format("Cut the intermediate width at multiples of {}", block.columns)};
-  });
-}
-
-WeightMatrix part_of_blocks(const WeightMatrix& matrix, const Part& part, Owned& owned) {
-  require_whole_blocks(matrix, part.kept);
-  const BlockLayout block = blocks_of(matrix);
-  const auto offset = [&](std::int64_t column) { return column / block.columns * block.bytes; };
-  WeightMatrix made = resized(matrix, part);
-  const std::ptrdiff_t scales = matrix.scales.data == nullptr ? 0 : matrix.scales.data - matrix.codes;
-  made.codes += part.rows.first * matrix.row_stride + offset(part.columns.first);
-  if (part.kept != part.columns) {
-    // Codes and scales point into the first block, and not all at its start.
-    const std::ptrdiff_t into = std::min<std::ptrdiff_t>(0, scales), row_bytes = offset(made.cols);
-    auto blocks = std::make_shared<std::vector<std::byte>>(static_cast<std::size_t>(made.rows * row_bytes));
-    const std::ptrdiff_t skipped = offset(part.kept.first) - offset(part.columns.first);
-    const std::int64_t kept = offset(part.kept.last) - offset(part.kept.first);
-    for (std::int64_t r = 0; r < made.rows; ++r)
-      std::memcpy(blocks->data() + r * row_bytes + skipped,
-                  made.codes + into + r * matrix.row_stride + skipped, static_cast<std::size_t>(kept));
-    made.codes = blocks->data() - into;
-    made.row_stride = row_bytes;
-    if (scales != 0) made.scales.row_stride = row_bytes;
-    owned.push_back(std::move(blocks));
-  }
-  if (matrix.scales.data != nullptr) made.scales.data = made.codes + scales;
   return made;
 }
 
@@ -227,8 +173,8 @@ std::int64_t row_unit(Format format) { return std::max(1, sluice::geometry(forma
 
 std::int64_t column_unit(Format format, const Grouping& grouping) {
   if (grouping.act_order) return 1;
-  if (is_ggml_block(format)) return sluice::geometry(format).block_cols;
-  return std::max(1, sluice::geometry(format, grouping).group_cols);
+  const Geometry shape = sluice::geometry(format, grouping);
+  return std::max({1, shape.group_cols, shape.block_cols});
 }
 
 Grouping grouping_of_part(const Grouping& grouping, std::int64_t columns, std::int64_t of) {
@@ -248,11 +194,11 @@ Grouping grouping_of_part(const Grouping& grouping, std::int64_t columns, std::i
 }
 
 WeightMatrix part_of(const WeightMatrix& matrix, const Part& part, Owned& owned) {
-  if (blocks_of(matrix).columns != 0) return part_of_blocks(matrix, part, owned);
   if (is_integer(matrix.format)) {
     const auto view = view_of_integers(matrix, part);
     return view ? *view : copy_of_integers(matrix, part, owned);
   }
+  if (in_blocks(matrix)) return part_of_blocks(matrix, part, owned);
   return part.kept == part.columns ? view_of_floats(matrix, part) : copy_of_floats(matrix, part, owned);
 }
 

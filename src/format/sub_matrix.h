@@ -28,7 +28,7 @@ std::int64_t column_unit(Format format, const Grouping& grouping);
 Grouping grouping_of_part(const Grouping& grouping, std::int64_t columns, std::int64_t of);
 
 /// Rows and columns of a matrix, by units. Columns that are not in `kept` are zeros, which every format has
-/// exactly but GGUF's blocks, of which only whole ones are taken (unsupported, "slice_within_block").
+/// exactly but q4_k and q5_k within a group that has a minimum (unsupported, "slice_in_group").
 struct Part {
   Run rows, columns, kept;
 };

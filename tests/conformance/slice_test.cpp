@@ -5,9 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include "sluice/error.h"
 #include "testing/closeness.h"
@@ -25,38 +25,29 @@ class SliceTest : public ::testing::TestWithParam<const Backend*> {};
 /// number alone.
 const std::vector<std::vector<int>> kCuts = {{40, 80, 120}, {1}, {53, 54, 131}};
 
-/// Cuts are moved to multiples of `unit`.
-IntermediateRange between(const std::vector<int>& cuts, std::size_t part, int width, int unit) {
+/// Where the width may be cut: groups that have a minimum (Q4_K, Q5_K) stay whole.
+int cut_unit(const ExpertsSpec& spec) {
+  const auto minimums = [](const MatrixFormats& formats) {
+    return formats.down == Formats::of<format::Q4K>() || formats.down == Formats::of<format::Q5K>();
+  };
+  const auto other = [&](const OtherFormats& others) { return minimums(others.formats); };
+  return minimums(spec.formats) || std::ranges::any_of(spec.others, other) ? 32 : 1;
+}
+
+IntermediateRange between(const std::vector<int>& cuts, std::size_t part, const ExpertsSpec& spec) {
+  const int width = spec.intermediate, unit = cut_unit(spec);
   std::vector<int> ends{0};
   for (const int cut : cuts) ends.push_back(std::max(ends.back() + unit, cut * width / 160 / unit * unit));
   ends.push_back(width);
   return {ends[part], ends[part + 1]};
 }
 
-/// Blocks of GGUF are cut between blocks alone.
-int cut_unit(const ExpertsSpec& spec) {
-  int unit = 1;
-  for (const FormatGroup& group : format_groups(spec))
-    if (is_ggml_block(group.spec.formats.down)) unit = std::lcm(unit, column_unit(group.spec.formats.down));
-  return unit;
-}
-
-/// As many of the cuts as there is room for.
-std::vector<int> cuts_of(const ExpertsSpec& spec, std::vector<int> cuts) {
-  const std::size_t most = static_cast<std::size_t>(spec.intermediate / cut_unit(spec)) - 1;
-  if (cuts.size() > most) cuts.resize(most);
-  return cuts;
-}
-
 /// What the parts give, summed in the order of the ranks.
 Outputs sum_of_parts(const Backend& backend, const Problem& problem, const std::vector<int>& cuts) {
   Outputs sum;
   for (std::size_t part = 0; part <= cuts.size(); ++part) {
-    SliceRange range{
-        .routed = between(cuts, part, problem.spec().routed.intermediate, cut_unit(problem.spec().routed))};
-    if (problem.spec().shared)
-      range.shared = between(cuts, part, problem.spec().shared->experts.intermediate,
-                             cut_unit(problem.spec().shared->experts));
+    SliceRange range{.routed = between(cuts, part, problem.spec().routed)};
+    if (problem.spec().shared) range.shared = between(cuts, part, problem.spec().shared->experts);
     const LayerSlice mine = slice(problem.spec(), problem.weights(), range);
     const Plan plan = choose({.layer = mine.spec, .device = detect(), .by_name = std::string(backend.name)});
     const Layer layer(plan, mine.weights,
@@ -86,15 +77,8 @@ std::vector<Case> cases(const Capability& can) {
   for (const Format format : formats) {
     const auto add = [&](FeatureSet features, Shape shape) {
       const Activation activation = activations[turn++ % activations.size()];
-      Format other = formats[turn % formats.size()];
-      if (is_ggml_block(format)) {  // two blocks, one a part
-        shape.intermediate = 2 * column_unit(format);
-        features = features.minus(Features::set<feature::MixedFormats, feature::SharedExpert>());
-      } else if (is_ggml_block(other)) {
-        other = formats.front();
-      }
-      made.push_back(
-          make_case(format, other, activation, applicable(applicable(features, activation), format), shape));
+      made.push_back(make_case(format, formats[turn % formats.size()], activation,
+                               applicable(applicable(features, activation), format), shape));
     };
     add({}, {});
     add(can.features, {.hidden = 128, .intermediate = 160});
@@ -114,7 +98,7 @@ TEST_P(SliceTest, ExactPartsSumToTheWholeBitForBit) {
     const Problem problem(made, Numbers::exact, {.tokens = 3});
     for (const std::vector<int>& cuts : kCuts) {
       SCOPED_TRACE(::testing::Message() << made.name << ", first cut " << cuts[0]);
-      problem.expect_right(sum_of_parts(*GetParam(), problem, cuts_of(made.spec.routed, cuts)));
+      problem.expect_right(sum_of_parts(*GetParam(), problem, cuts));
     }
   }
 }
@@ -124,7 +108,7 @@ TEST_P(SliceTest, NoisyPartsSumToTheWholeWithinRoundings) {
     const Problem problem(made, Numbers::noisy, {.tokens = 3});
     for (const std::vector<int>& cuts : kCuts) {
       SCOPED_TRACE(::testing::Message() << made.name << ", first cut " << cuts[0]);
-      problem.expect_right(sum_of_parts(*GetParam(), problem, cuts_of(made.spec.routed, cuts)));
+      problem.expect_right(sum_of_parts(*GetParam(), problem, cuts));
     }
   }
 }
@@ -168,17 +152,18 @@ TEST(Slice, PartsReachToTheEndsOfTheirGroups) {
   EXPECT_NE(part(0, 4).weights.routed[0].down.codes, weights.routed[0].down.codes);
 }
 
-TEST(Slice, ACutInsideABlockOfGgufIsRefused) {
-  const Format q4_k = Formats::of<format::Q4K>();
-  const Case made = make_case(q4_k, q4_k, Activations::of<activation::Silu>(), {}, {.intermediate = 512});
-  const LayerWeights weights = draw_weights(made.spec, Numbers::noisy, 1);
-  EXPECT_NO_THROW(slice(made.spec, weights, {.routed = {256, 512}}));
-  try {
-    slice(made.spec, weights, {.routed = {128, 512}});
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.info().code, "slice_within_block") << error.what();
-    EXPECT_NE(error.info().todo.find("256"), std::string::npos) << error.what();
+/// A group of Q4_K or Q5_K has no zero, so a cut within it is refused; one between groups is not.
+TEST(Slice, CutsWithinAGroupWithAMinimumAreRefused) {
+  for (const Format format : {Formats::of<format::Q4K>(), Formats::of<format::Q5K>()}) {
+    const Case made = make_case(format, format, Activations::of<activation::Silu>(), {});
+    const LayerWeights weights = draw_weights(made.spec, Numbers::noisy, 1);
+    EXPECT_NO_THROW(slice(made.spec, weights, {.routed = {0, 32}}));
+    try {
+      slice(made.spec, weights, {.routed = {0, 33}});
+      ADD_FAILURE() << format.str();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.info().code, "slice_in_group");
+    }
   }
 }
 

@@ -157,7 +157,8 @@ TEST_P(CpuIntegers, OutliersAreWithinRounding) {
     }
 }
 
-/// A minimum and a scaled code may be far larger than the weight that is left of them, and an outlier meets it.
+/// A minimum and a scaled code may be far larger than the weight that is left of them, and an outlier meets
+/// it.
 TEST_P(CpuIntegers, BlocksWithOutliersAreWithinRounding) {
   for (const char* name : {"q4_0", "q8_0", "q4_k", "q5_k", "q6_k"}) {
     const ExpertsSpec spec = lone(plain_spec(format_named(name), 512, 32));

@@ -44,9 +44,7 @@ TEST(Needs, EachFeatureByItself) {
       {Features::of<feature::MixedFormats>(),
        [](LayerSpec& spec) { spec.routed.formats.down = Formats::of<format::Mxfp4>(); }},
       {Features::of<feature::MixedExperts>(),
-       [](LayerSpec& spec) {
-         spec.routed.others = {{.expert = 1, .formats = integers({.columns = 32})}};
-       }},
+       [](LayerSpec& spec) { spec.routed.others = {{.expert = 1, .formats = integers({.columns = 32})}}; }},
       {Features::of<feature::ZeroPoints>(),
        [](LayerSpec& spec) { spec.routed.formats = integers({.columns = 32, .zero_points = true}); }},
       {Features::of<feature::ActOrder>(),

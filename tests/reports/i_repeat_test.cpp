@@ -182,5 +182,29 @@ TEST(Reports, B93_AReplayedCallSeesItsNewInputs) {
   }
 }
 
+TEST(Reports, B94_AnUpdateAndTheWayBackGiveTheSameBits) {
+  const std::vector<CallMode> updates{CallModes::of<call::Update>()};
+  for (const Format format : all_formats()) {
+    const LayerSpec spec =
+        spec_of(format, kSilu, {.limit = 4}, {.hidden = 256, .intermediate = 256, .experts = 4, .top_k = 2});
+    const Toy a = drawn(spec, 2), b = drawn(spec, 3);
+    const Call call = draw_call(spec, 5, 9);
+    for (const Backend* backend : fitting(spec, updates)) {
+      SCOPED_TRACE(::testing::Message() << backend->name << ", " << format.str());
+      Layer layer = layer_on(*backend, a, 2, updates);
+      const auto update = [&](const Toy& to) {
+        for (int e = 0; e < 4; ++e)
+          layer.update_expert(e, to.weights.routed[static_cast<std::size_t>(e)], to.weights.owner);
+      };
+      const Output before = run(layer, call);
+      update(b);
+      EXPECT_EQ(run(layer, call), run(layer_on(*backend, b, 2, updates), call));
+      EXPECT_NE(run(layer, call).experts, before.experts);
+      update(a);
+      EXPECT_EQ(run(layer, call), before);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace sluice::reports

@@ -5,6 +5,7 @@
 
 #include "sluice/error.h"
 #include "testing/drawn_layer.h"
+#include "testing/gguf_writer.h"
 #include "tests/reports/model.h"
 #include "tests/reports/rows.h"
 #include "tests/reports/toy.h"
@@ -233,6 +234,48 @@ TEST(Reports, B107_LayersOfDifferentFormatsAgree) {
   }
   const Edited model(half_converted(-1));
   EXPECT_NE(model->spec(0).routed.formats, model->spec(1).routed.formats);
+}
+
+/// A GGUF whose keys say 8 experts of this width and whose tensors have `experts` of `width`.
+std::string refusal_of_gguf(std::uint32_t said_width, std::uint64_t width, std::uint64_t experts) {
+  testing::GgufWriter file;
+  const std::string arch = "qwen3moe.";
+  file.add_text("general.architecture", "qwen3moe");
+  file.add_u32(arch + "block_count", 1);
+  file.add_u32(arch + "embedding_length", 32);
+  file.add_u32(arch + "feed_forward_length", said_width);
+  file.add_u32(arch + "expert_feed_forward_length", said_width);
+  file.add_u32(arch + "expert_count", 8);
+  file.add_u32(arch + "expert_used_count", 2);
+  const auto add = [&](const char* name, std::vector<std::uint64_t> ne) {
+    std::uint64_t bytes = 4;
+    for (const std::uint64_t size : ne) bytes *= size;
+    file.tensors.push_back({.name = name, .ne = std::move(ne), .bytes = std::string(bytes, '\0')});
+  };
+  add("blk.0.ffn_gate_inp.weight", {32, 8});
+  add("blk.0.ffn_gate_exps.weight", {32, width, experts});
+  add("blk.0.ffn_up_exps.weight", {32, width, experts});
+  add("blk.0.ffn_down_exps.weight", {width, 32, experts});
+  const testing::TemporaryDirectory directory;
+  const std::string path = directory.file("model.gguf");
+  testing::write_file(path, file.file());
+  try {
+    const Checkpoint model = Checkpoint::open(path);
+    model.weights(0);
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+TEST(Reports, B103_KeysAndTensorsOfGgufThatDisagree) {
+  EXPECT_EQ(refusal_of_gguf(64, 64, 8), "");
+  const auto says = [](const std::string& refusal, const char* one, const char* other) {
+    return refusal.find(one) != refusal.npos && refusal.find(other) != refusal.npos;
+  };
+  const std::string experts = refusal_of_gguf(64, 64, 7), width = refusal_of_gguf(2368, 2560, 8);
+  EXPECT_TRUE(says(experts, "8", "7")) << experts;
+  EXPECT_TRUE(says(width, "2368", "2560")) << width;
 }
 
 }  // namespace
