@@ -66,29 +66,29 @@ struct SiluThenClamp {
   }
 };
 
-/// GELU by its tanh approximation (Gemma-4, Grok): gelu_pytorch_tanh.
+/// GELU by its tanh approximation (Gemma-4, Grok): gelu_pytorch_tanh. (1 + tanh z) / 2 is sigmoid(2 z), which
+/// loses nothing for negative gates, where 1 + tanh z in float32 is the difference of two numbers near 1.
 struct GeluTanh {
   static constexpr std::string_view name = "gelu_tanh";
   static constexpr bool gated = true;
   static constexpr Reads reads{};
   template <class Real>
   static SLUICE_HD Real apply(Real gate, Real up, const ActivationParams&) {
-    using std::tanh;
-    const Real inner = Real(0.79788456080286535588) * (gate + Real(0.044715) * gate * gate * gate);
-    const Real gelu = Real(0.5) * gate * (Real(1) + tanh(inner));
+    const Real twice = Real(1.59576912160573071176) * (gate + Real(0.044715) * gate * gate * gate);
+    const Real gelu = gate * sigmoid(twice);
     return (gelu != gelu && gate == gate ? Real(0) : gelu) * up;
   }
 };
 
-/// GELU exactly, by the error function.
+/// GELU exactly. 1 + erf z is erfc(-z), for the same reason.
 struct GeluErf {
   static constexpr std::string_view name = "gelu_erf";
   static constexpr bool gated = true;
   static constexpr Reads reads{};
   template <class Real>
   static SLUICE_HD Real apply(Real gate, Real up, const ActivationParams&) {
-    using std::erf;
-    const Real gelu = Real(0.5) * gate * (Real(1) + erf(gate * Real(0.70710678118654752440)));
+    using std::erfc;
+    const Real gelu = Real(0.5) * gate * erfc(gate * Real(-0.70710678118654752440));
     return (gelu != gelu && gate == gate ? Real(0) : gelu) * up;
   }
 };

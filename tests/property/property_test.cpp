@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Drawn layers on every backend that runs here, held against the definition, for as long as one likes:
+// Drawn layers on every backend that runs here, held against the definition: the same 120 every time, or for
+// as long as one likes:
 //
 //   test_property --seconds=600 --seed=1
 //
@@ -22,9 +23,9 @@ using conformance::Outputs;
 using conformance::Problem;
 
 struct Options {
-  double seconds = 5;
+  double seconds = 1e9;
   std::uint64_t seed = 1;
-  std::int64_t draws = -1;  // -1: as many as there is time for
+  std::int64_t draws = 120;  // -1: as many as there is time for
   std::string backend = {};
 };
 Options options;
@@ -83,7 +84,7 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     std::string value;
     if (sluice::property::take(argv[i], "--seconds=", value))
-      options.seconds = std::stod(value);
+      options.seconds = std::stod(value), options.draws = -1;
     else if (sluice::property::take(argv[i], "--seed=", value))
       options.seed = std::stoull(value);
     else if (sluice::property::take(argv[i], "--draws=", value))
@@ -93,6 +94,5 @@ int main(int argc, char** argv) {
       return 2;
     }
   }
-  if (options.draws > 0) options.seconds = 1e9;
   return RUN_ALL_TESTS();
 }
