@@ -106,10 +106,8 @@ TEST_P(SliceTest, ExactPartsSumToTheWholeBitForBit) {
 TEST_P(SliceTest, NoisyPartsSumToTheWholeWithinRoundings) {
   for (const Case& made : cases(GetParam()->can)) {
     const Problem problem(made, Numbers::noisy, {.tokens = 3});
-    for (const std::vector<int>& cuts : kCuts) {
-      SCOPED_TRACE(::testing::Message() << made.name << ", first cut " << cuts[0]);
-      problem.expect_right(sum_of_parts(*GetParam(), problem, cuts));
-    }
+    SCOPED_TRACE(made.name);
+    problem.expect_right(sum_of_parts(*GetParam(), problem, kCuts.back()));
   }
 }
 

@@ -69,7 +69,7 @@ std::vector<Grouping> groupings(Format format, std::initializer_list<int> column
 }
 
 TEST_P(CpuIntegers, ExactNumbersAreExact) {
-  for (Format format : all_integer_formats())
+  for (Format format : integer_formats())
     for (const Grouping& grouping : groupings(format, {16, 20, 32, 48, 64, 128})) {
       const ExpertsSpec spec = grouped(full_spec(format, 168, 72), grouping);
       const DrawnLayer layer = draw_layer(spec, Numbers::exact, 7);
@@ -78,7 +78,7 @@ TEST_P(CpuIntegers, ExactNumbersAreExact) {
 }
 
 TEST_P(CpuIntegers, RaggedShapesAreExact) {
-  for (Format format : all_integer_formats())
+  for (Format format : integer_formats())
     for (const Grouping& grouping : {Grouping{}, Grouping{16, true, true}, Grouping{32, true, false}}) {
       for (const auto& [hidden, intermediate] : {std::pair{35, 17}, std::pair{1, 1}, std::pair{130, 257}}) {
         const ExpertsSpec spec = grouped(full_spec(format, hidden, intermediate), grouping);
@@ -90,7 +90,7 @@ TEST_P(CpuIntegers, RaggedShapesAreExact) {
 
 /// Codes and digits at the ends of their ranges, where 16 bits would saturate and float32 would round twice.
 TEST_P(CpuIntegers, LargestCodesAreExact) {
-  for (Format format : all_integer_formats())
+  for (Format format : integer_formats())
     for (int columns : {0, 16, 32})
       for (int extreme : {0, 1, 2}) {
         ExpertsSpec spec =
@@ -122,7 +122,7 @@ TEST_P(CpuIntegers, LargestCodesAreExact) {
 }
 
 TEST_P(CpuIntegers, NormalNumbersAreWithinRounding) {
-  for (Format format : all_integer_formats())
+  for (Format format : integer_formats())
     for (const Grouping& grouping : groupings(format, {0, 16, 20, 32, 64})) {
       const ExpertsSpec spec = grouped(plain_spec(format, 144, 64), grouping);
       const DrawnLayer layer = draw_layer(spec, Numbers::normal, 7);
@@ -143,7 +143,7 @@ TEST_P(CpuIntegers, RowsOfNearlyAllZerosAreWithinRounding) {
 
 /// Rows that have no digits take the float32 kernel.
 TEST_P(CpuIntegers, OutliersAreWithinRounding) {
-  for (Format format : all_integer_formats())
+  for (Format format : integer_formats())
     for (const Grouping& grouping : groupings(format, {0, 32, 16})) {
       const ExpertsSpec spec = lone(grouped(plain_spec(format, 256, 64), grouping));
       const DrawnLayer layer = draw_layer(spec, Numbers::normal, 7);
@@ -245,7 +245,7 @@ TEST_P(CpuIntegers, MixedFormatsAndGroupings) {
 }
 
 TEST_P(CpuIntegers, BitsDoNotDependOnTheBatchOrTheVector) {
-  for (Format format : all_integer_formats()) {
+  for (Format format : integer_formats()) {
     ExpertsSpec spec = full_spec(format, 136, 44);
     spec.params.slope = 1.702f;
     for (const Grouping& grouping : groupings(format, {16, 32, 20, 64})) {

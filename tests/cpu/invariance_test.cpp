@@ -32,7 +32,7 @@ ExpertsSpec rounding_spec(Format format) {
 class CpuInvariance : public Subject {};
 
 TEST_P(CpuInvariance, OfTheBatch) {
-  for (Format format : all_formats()) {
+  for (Format format : formats()) {
     const ExpertsSpec spec = rounding_spec(format);
     const auto packed = pack(subject(), draw_layer(spec, Numbers::normal, 1), *team_);
     for (int tokens : {2, 3, 7, 27}) {
@@ -66,7 +66,7 @@ TEST_P(CpuInvariance, OfANeighbourThatIsNotFinite) {
 }
 
 TEST_P(CpuInvariance, OfTheExecutor) {
-  for (Format format : all_formats()) {
+  for (Format format : formats()) {
     const ExpertsSpec spec = rounding_spec(format);
     const DrawnLayer layer = draw_layer(spec, Numbers::normal, 1);
     const DrawnCall call = draw_call(spec, 11, Numbers::normal, 2);
@@ -80,7 +80,8 @@ TEST_P(CpuInvariance, OfTheExecutor) {
 }
 
 TEST_P(CpuInvariance, OfTheVectorWidth) {
-  for (Format format : all_formats()) {
+  if (subject().name == "portable.8") GTEST_SKIP() << "it is what the others are compared with";
+  for (Format format : formats()) {
     const ExpertsSpec spec = rounding_spec(format);
     const DrawnLayer layer = draw_layer(spec, Numbers::normal, 1);
     for (int tokens : {1, 2, 7, 20}) {

@@ -162,7 +162,7 @@ void keep_finite(Codes& made) {
 }
 
 TEST_P(CpuPacking, LosesNothing) {
-  for (Format format : all_formats())
+  for (Format format : formats())
     for (int size : {160, 33, 7, 1}) {
       if (is_integer(format)) {
         expect_unpacks(all_integers(format, {}, size).matrix);
@@ -176,7 +176,7 @@ TEST_P(CpuPacking, LosesNothing) {
 }
 
 TEST_P(CpuPacking, LosesNothingOfBlocks) {
-  for (Format format : all_formats()) {
+  for (Format format : formats()) {
     if (!is_ggml_block(format)) continue;
     for (int blocks : {1, 3})
       if (const int size = blocks * geometry(format).block_cols; size <= 256)
@@ -194,7 +194,7 @@ TEST_P(CpuPacking, LosesNothingOfBlocks) {
 
 TEST_P(CpuPacking, LosesNothingOfIntegers) {
   // Groups of halves of steps, of neither, of one and of several; the last one partial.
-  for (Format format : all_integer_formats()) {
+  for (Format format : integer_formats()) {
     auto turn = static_cast<unsigned>(geometry(format).code_bits);
     for (int columns : {16, 20, 32, 48, 64}) {
       const Grouping grouping{columns, (turn & 1) != 0, (turn & 2) != 0};
@@ -207,7 +207,7 @@ TEST_P(CpuPacking, LosesNothingOfIntegers) {
 
 TEST_P(CpuPacking, ReadsIntegersOfEveryFile) {
   using enum format::IntegerFile;
-  for (Format format : all_integer_formats())
+  for (Format format : integer_formats())
     for (format::IntegerFile file : {rows, padded_rows, gptq, awq}) {
       const format::IntegerRecipe recipe{{32, true, file == gptq}, file};
       if (can_lay_out(format, recipe, 64, 64)) expect_unpacks(all_integers(format, recipe, 64).matrix);
@@ -265,7 +265,7 @@ TEST_P(CpuPacking, ReadsScaleTypes) {
 }
 
 TEST_P(CpuPacking, TakesTheBytesItSays) {
-  for (Format format : all_formats()) {
+  for (Format format : formats()) {
     const ExpertsSpec spec = full_spec(format, 128, 96);
     const auto packed = pack(subject(), draw_layer(spec, Numbers::normal, 1), *team_);
     EXPECT_EQ(packed->bytes(), subject().packed_bytes(spec)) << format.str();
@@ -273,7 +273,7 @@ TEST_P(CpuPacking, TakesTheBytesItSays) {
 }
 
 TEST_P(CpuPacking, KeepsWeightsQuantised) {
-  for (Format format : all_formats()) {
+  for (Format format : formats()) {
     const ExpertsSpec spec = plain_spec(format, 2880, 2880);
     const double ratio =
         double(subject().packed_bytes(spec)) / double(experts_bytes(spec, spec.local_experts));
