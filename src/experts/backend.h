@@ -136,12 +136,15 @@ struct LoraCall {
   std::vector<LoraExpert> LoraAdapter::*experts = &LoraAdapter::routed;
   std::span<const std::int32_t> positions = {};  // [packed experts] where they are in `experts`; empty: there
 
-  /// What `token`'s adapter adds to the packed expert `local`; null for no adapter.
+  /// What `token`'s adapter adds to the packed expert `local`; null for no adapter, or one without deltas
+  /// for these experts.
   const LoraExpert* delta(int token, std::int32_t local) const {
     const std::int32_t id = ids[static_cast<std::size_t>(token)];
     if (id < 0) return nullptr;
+    const std::vector<LoraExpert>& deltas = adapters[static_cast<std::size_t>(id)]->*experts;
+    if (deltas.empty()) return nullptr;  // it has nothing for these experts
     const std::int32_t at = positions.empty() ? local : positions[static_cast<std::size_t>(local)];
-    return &(adapters[static_cast<std::size_t>(id)]->*experts)[static_cast<std::size_t>(at)];
+    return &deltas[static_cast<std::size_t>(at)];
   }
 };
 
