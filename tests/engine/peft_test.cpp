@@ -69,7 +69,7 @@ TEST_P(PeftTest, AdaptedIsWhatTheMergedModelAnswers) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, PeftTest, ::testing::Values("qwen3_moe", "gpt_oss", "llama4"));
+INSTANTIATE_TEST_SUITE_P(Models, PeftTest, ::testing::Values("qwen3_moe", "mixtral", "gpt_oss", "llama4"));
 
 }  // namespace
 }  // namespace sluice

@@ -35,9 +35,9 @@ class CaseDraw {
                                       .router = {.score = *Score::parse("softmax")}}}};
     ExpertsSpec& routed = made.layer.spec.routed;
     made.layout = layout();
-    routed.experts = routed.local_experts = log_up_to(200);
-    routed.top_k = log_up_to(std::min(32, routed.experts));
     fill(routed);
+    routed.experts = routed.local_experts = std::min(log_up_to(200), most_experts(routed));
+    routed.top_k = log_up_to(std::min(32, routed.experts));
     sizes(routed);
     made.call = {.tokens = tokens(routed), .dtype = one_of<DType>({DType::bf16, DType::f16, DType::f32})};
     if (made.layout == Layout::flat) {
@@ -140,9 +140,19 @@ class CaseDraw {
   /// Any size up to `most` that is a multiple of `unit`.
   int size(double most, int unit) { return unit * (1 + below(std::max(1, static_cast<int>(most) / unit))); }
 
+  /// So many have weights enough where rows are at least as wide as a block of GGUF.
+  static int most_experts(const ExpertsSpec& spec) {
+    const double least = 3.0 * column_unit_of_input(spec) * conformance::column_unit(spec.formats.down);
+    return std::max(1, static_cast<int>(2 * kWeights / least));
+  }
+
+  static int column_unit_of_input(const ExpertsSpec& spec) {
+    const int gate = spec.formats.gate ? conformance::column_unit(*spec.formats.gate) : 1;
+    return std::lcm(conformance::column_unit(spec.formats.up), gate);
+  }
+
   void sizes(ExpertsSpec& spec) {
-    const int wide = std::lcm(conformance::column_unit(spec.formats.up),
-                              spec.formats.gate ? conformance::column_unit(*spec.formats.gate) : 1);
+    const int wide = column_unit_of_input(spec);
     const double elements = std::min(kWeights / (3.0 * spec.experts), kProducts / (3.0 * spec.top_k));
     spec.hidden = size(std::sqrt(elements) * 1.5, std::lcm(wide, can_.hidden_multiple));
     spec.intermediate =
@@ -173,8 +183,7 @@ class CaseDraw {
     experts.weight_on_input = false;
     fill(experts);
     experts.weight_on_input = false;
-    const int wide = std::lcm(conformance::column_unit(experts.formats.up),
-                              experts.formats.gate ? conformance::column_unit(*experts.formats.gate) : 1);
+    const int wide = column_unit_of_input(experts);
     // Its rows are as wide as the routed experts': where they do not fit its formats, it has theirs.
     if (experts.hidden % wide != 0) {
       experts.formats = spec.routed.formats;
