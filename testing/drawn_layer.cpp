@@ -187,7 +187,7 @@ class LayerDraw {
   WeightMatrix matrix(const Storage& how, Shape shape, const std::vector<float>& values) {
     auto made = std::make_unique<format::Encoded>(encoded(how, shape, values));
     const format::Geometry& geometry = sluice::geometry(how.format);
-    if (exact_ && is_ggml_block(how.format)) write_blocks(draw_, values, *made);
+    if (exact_ && is_ggml_block(how.format)) write_blocks(draw_, values, {}, *made);
     if (exact_ && geometry.scaled) {
       if (geometry.integers)
         write_integers(draw_, values, *made);

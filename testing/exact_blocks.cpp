@@ -1,14 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a block keeps the bits of a code, scale or minimum is found by asking its decoder: every bit of an
-// empty block is set alone, and what changes is what it is a bit of. So nothing of a layout is written down
-// here a second time.
 #include "testing/exact_blocks.h"
 
-#include <array>
-#include <cstring>
-#include <map>
-#include <string>
-#include <utility>
+#include <algorithm>
+#include <string_view>
 
 #include "core/bits.h"
 #include "format/f16.h"
@@ -17,100 +11,89 @@
 namespace sluice::testing {
 namespace {
 
-/// The bit that adds `amount` (a power of two) to entry `index`.
-using BitsOf = std::map<std::pair<int, int>, int>;
-
+/// Writes a block number by number (docs/formats/gguf.md has the bytes).
 class BlockWriter {
  public:
-  explicit BlockWriter(Format format)
-      : format_(format),
-        geometry_(geometry(format)),
-        empty_(static_cast<std::size_t>(geometry_.block_bytes)) {
-    const format::BlockNumbers numbers = format::block_numbers(format_);
-    set_number(empty_.data(), numbers.scale, 1);
-    if (numbers.minimum >= 0) set_number(empty_.data(), numbers.minimum, 1);
-    const format::BlockValues before = unpack(empty_);
-    for (int bit = 0; bit < geometry_.block_bytes * 8; ++bit) {
-      if (is_number(bit / 8)) continue;
-      std::vector<std::byte> block = empty_;
-      block[static_cast<std::size_t>(bit / 8)] ^= std::byte(1 << bit % 8);
-      const format::BlockValues after = unpack(block);
-      for (int c = 0; c < geometry_.block_cols; ++c)
-        note(codes_, c, after.codes[at(c)] - before.codes[at(c)], bit);
-      for (int g = 0; g < groups(); ++g) {
-        note(scales_, g, static_cast<int>(after.scales[at(g)] - before.scales[at(g)]), bit);
-        note(minimums_, g, static_cast<int>(after.minimums[at(g)] - before.minimums[at(g)]), bit);
-      }
-    }
-    empty_codes_ = before.codes;
-  }
+  /// Zeros the block and writes `number` into it, and as that of the minimums where it has such.
+  BlockWriter(Format format, std::byte* block, float number);
 
-  int groups() const { return geometry_.block_cols / geometry_.group_cols; }
-
-  /// `values` of one block.
-  void write(Draw& draw, const float* values, std::byte* block) const {
-    std::memcpy(block, empty_.data(), empty_.size());
-    const bool minimums = format::has_minimums(format_);
-    if (scales_.empty()) set_number(block, format::block_numbers(format_).scale, draw.below(2) == 0 ? 1 : 2);
-    for (int g = 0; g < groups(); ++g) {
-      const int scale = draw.below(2) == 0 ? 1 : 2,
-                zero = minimums ? 1 + static_cast<int>(draw.below(13)) : 0;
-      if (!scales_.empty()) set(scales_, g, scale, block);
-      if (minimums) set(minimums_, g, scale * zero, block);
-      for (int c = g * geometry_.group_cols; c < (g + 1) * geometry_.group_cols; ++c)
-        set_code(c, static_cast<int>(values[c]) + (minimums ? zero : format::block_zero(format_)), block);
-    }
-  }
+  /// Of formats whose scales are products. A minimum where the format has none must be 0.
+  void set_factors(int group, int scale, int minimum);
+  /// Once for every column.
+  void set_code(int column, int code);
 
  private:
-  static std::size_t at(int index) { return static_cast<std::size_t>(index); }
-  static void set_number(std::byte* block, int offset, float value) {
-    store<std::uint16_t>(block + offset, format::float_to_f16(value));
-  }
-  bool is_number(int byte) const {
-    const format::BlockNumbers numbers = format::block_numbers(format_);
-    const auto in = [&](int offset) { return offset >= 0 && byte >= offset && byte < offset + 2; };
-    return in(numbers.scale) || in(numbers.minimum);
-  }
-  format::BlockValues unpack(const std::vector<std::byte>& block) const {
-    format::BlockValues values{};
-    format::unpack_block(format_, block.data(), values);
-    return values;
-  }
-  static void note(BitsOf& bits, int index, int change, int bit) {
-    if (change != 0) bits[{index, change}] = bit;
-  }
-  static void flip(int bit, std::byte* block) { block[bit / 8] ^= std::byte(1 << bit % 8); }
-  static void set(const BitsOf& bits, int index, int value, std::byte* block) {
-    for (int power = 1; power <= value; power *= 2)
-      if (value & power) flip(bits.at({index, power}), block);
-  }
-  /// Codes of an empty block need not be zero: bits that are set count down.
-  void set_code(int column, int value, std::byte* block) const {
-    const int before = empty_codes_[at(column)];
-    for (int power = 1; power <= 128; power *= 2) {
-      if ((before & power) == (value & power)) continue;
-      flip(codes_.at({column, value & power ? power : -power}), block);
-    }
-  }
+  void add(int byte, int bits) { block_[byte] |= std::byte(bits); }
+  void set_six_bits(int group, int scale, int minimum);
 
   const Format format_;
-  const format::Geometry& geometry_;
-  std::vector<std::byte> empty_;
-  std::array<std::uint8_t, format::kMostBlockCols> empty_codes_{};
-  BitsOf codes_, scales_, minimums_;
+  std::byte* const block_;
 };
+
+BlockWriter::BlockWriter(Format format, std::byte* block, float number) : format_(format), block_(block) {
+  const format::BlockNumbers numbers = format::block_numbers(format);
+  std::fill_n(block, geometry(format).block_bytes, std::byte{0});
+  store(block + numbers.scale, format::float_to_f16(number));
+  if (numbers.minimum >= 0) store(block + numbers.minimum, format::float_to_f16(number));
+}
+
+void BlockWriter::set_factors(int group, int scale, int minimum) {
+  if (format_.str() == "q6_k")
+    block_[192 + group] = std::byte(scale & 255);
+  else
+    set_six_bits(group, scale, minimum);
+}
+
+void BlockWriter::set_six_bits(int group, int scale, int minimum) {
+  constexpr int kAt = 4;
+  if (group < 4) {
+    add(kAt + group, scale);
+    add(kAt + group + 4, minimum);
+    return;
+  }
+  add(kAt + group + 4, (scale & 15) | (minimum & 15) << 4);
+  add(kAt + group - 4, scale >> 4 << 6);
+  add(kAt + group, minimum >> 4 << 6);
+}
+
+void BlockWriter::set_code(int column, int code) {
+  const std::string_view name = format_.str();
+  if (name == "q8_0") {
+    block_[2 + column] = std::byte(code ^ 128);
+  } else if (name == "q4_0") {
+    add(2 + column % 16, column < 16 ? code : code << 4);
+  } else if (name == "q6_k") {
+    const int half = column / 128, quarter = column % 128 / 32, i = column % 32;
+    add(64 * half + 32 * (quarter % 2) + i, (code & 15) << (quarter < 2 ? 0 : 4));
+    add(128 + 32 * half + i, code >> 4 << 2 * quarter);
+  } else {
+    const bool fifths = name == "q5_k";
+    add((fifths ? 48 : 16) + column / 64 * 32 + column % 32, (code & 15) << column % 64 / 32 * 4);
+    if (fifths) add(16 + column % 32, code >> 4 << column / 32);
+  }
+}
 
 }  // namespace
 
-void write_blocks(Draw& draw, const std::vector<float>& values, format::Encoded& encoded) {
-  static std::map<std::string, BlockWriter> writers;  // a writer asks some thousand times
+void write_blocks(Draw& draw, const std::vector<float>& values, const BlockScales& scales,
+                  format::Encoded& encoded) {
   const Format format = encoded.matrix.format;
-  const auto found = writers.try_emplace(std::string(format.str()), format).first;
-  const format::Geometry& shape = geometry(format);
-  for (std::size_t i = 0; i * static_cast<std::size_t>(shape.block_cols) < values.size(); ++i)
-    found->second.write(draw, values.data() + i * static_cast<std::size_t>(shape.block_cols),
-                        encoded.codes.data() + i * static_cast<std::size_t>(shape.block_bytes));
+  const format::Geometry& g = geometry(format);
+  const bool products = g.block_cols == format::kMostBlockCols, minimums = format::has_minimums(format);
+  const auto* value = values.data();
+  for (std::size_t at = 0; at < encoded.codes.size(); at += static_cast<std::size_t>(g.block_bytes)) {
+    const int power = products ? 1 : 1 << draw.below(scales.count);
+    BlockWriter block(format, encoded.codes.data() + at, scales.least * static_cast<float>(power));
+    int zero = format::block_zero(format);
+    for (int c = 0; c < g.block_cols; ++c, ++value) {
+      if (products && c % g.group_cols == 0) {
+        const int factor = 1 << draw.below(scales.count);
+        if (minimums) zero = static_cast<int>(1 + draw.below(14));
+        block.set_factors(c / g.group_cols, factor, minimums ? zero * factor : 0);
+      }
+      block.set_code(c, zero + static_cast<int>(*value));
+    }
+  }
 }
 
 }  // namespace sluice::testing

@@ -107,10 +107,12 @@ class Layer {
   // What is replaced keeps its address, its shape, its formats and its biases; everything derived from it is
   // made anew, so that the layer then gives the bits of one packed from the new weights. Nothing is allocated
   // for packed weights. The plan's request must have asked for the mode "update" (not_planned); weights that
-  // a Layer of this spec would have refused are refused the same way, and the layer is then unchanged. No
-  // other call may run on this layer meanwhile; an update has been done when it returns. Two experts that
-  // change places, with their rows of the router, permute the ids and leave the results as they are, bit for
-  // bit (with scores of "softmax", which sums over all experts in order, only where the routing is given).
+  // a Layer of this spec would have refused are refused the same way, and so are integers whose scales have
+  // another type or whose g_idx makes other groups than the layer was packed for (unsupported,
+  // update_does_not_fit); the layer is then unchanged. No other call may run on this layer meanwhile; an
+  // update has been done when it returns. Two experts that change places, with their rows of the router,
+  // permute the ids and leave the results as they are, bit for bit (with scores of "softmax", which sums over
+  // all experts in order, only where the routing is given).
 
   /// Replaces the weights of a routed expert, which is at position `local` of LayerWeights::routed. `owner`
   /// keeps the views alive, for backends that read them in place; what the expert had before is released.

@@ -19,31 +19,6 @@ constexpr std::uint64_t kMostNumber = std::uint64_t{1} << 48;  // a dimension, a
 constexpr std::size_t kLeastKey = 8 + 4 + 1;                   // an empty name and a byte
 constexpr std::size_t kLeastTensor = 8 + 4 + 8 + 4 + 8;        // an empty name and one dimension
 
-/// Bytes of an element; 0 for texts and arrays, whose lengths vary.
-std::size_t width_of(GgufType type) {
-  switch (type) {
-    case GgufType::u8:
-    case GgufType::i8:
-    case GgufType::boolean:
-      return 1;
-    case GgufType::u16:
-    case GgufType::i16:
-      return 2;
-    case GgufType::u32:
-    case GgufType::i32:
-    case GgufType::f32:
-      return 4;
-    case GgufType::u64:
-    case GgufType::i64:
-    case GgufType::f64:
-      return 8;
-    case GgufType::text:
-    case GgufType::array:
-      break;
-  }
-  return 0;
-}
-
 class Parser {
  public:
   Parser(std::span<const std::byte> file, const std::string& file_name)
@@ -301,6 +276,30 @@ class Parser {
 };
 
 }  // namespace
+
+std::size_t width_of(GgufType type) {
+  switch (type) {
+    case GgufType::u8:
+    case GgufType::i8:
+    case GgufType::boolean:
+      return 1;
+    case GgufType::u16:
+    case GgufType::i16:
+      return 2;
+    case GgufType::u32:
+    case GgufType::i32:
+    case GgufType::f32:
+      return 4;
+    case GgufType::u64:
+    case GgufType::i64:
+    case GgufType::f64:
+      return 8;
+    case GgufType::text:
+    case GgufType::array:
+      break;
+  }
+  return 0;
+}
 
 std::string GgufTensor::described() const {
   std::string shape;

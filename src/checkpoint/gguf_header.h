@@ -34,6 +34,8 @@ inline constexpr int kGgufRank = 4;
 }  // namespace limits
 
 enum class GgufType : std::uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, text, array, u64, i64, f64 };
+/// Bytes of an element; 0 for texts and arrays, whose lengths vary.
+std::size_t width_of(GgufType type);
 
 /// The value of a key, where it lies in the file. Numbers and flags are one element; `count` is the length of
 /// a text in bytes, or of an array in elements.

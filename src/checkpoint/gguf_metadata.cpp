@@ -19,24 +19,6 @@ constexpr const char* kTypeNames[] = {"u8",   "i8",   "u16",   "i16", "u32", "i3
 
 const char* name_of(GgufType type) { return kTypeNames[static_cast<std::size_t>(type)]; }
 
-std::ptrdiff_t width_of(GgufType type) {
-  switch (type) {
-    case GgufType::u8:
-    case GgufType::i8:
-    case GgufType::boolean:
-      return 1;
-    case GgufType::u16:
-    case GgufType::i16:
-      return 2;
-    case GgufType::u64:
-    case GgufType::i64:
-    case GgufType::f64:
-      return 8;
-    default:
-      return 4;
-  }
-}
-
 }  // namespace
 
 void GgufMetadata::refuse(const char* code, std::string_view key, std::string why) const {
@@ -133,7 +115,7 @@ std::pair<GgufType, const std::byte*> GgufMetadata::of_layer(std::string_view ke
   if (value.count < static_cast<std::uint64_t>(layers))
     refuse("short_layer_list", key,
            fmt::format("it has {} entries, the model has {} layers", value.count, layers));
-  return {value.element, value.data + width_of(value.element) * layer};
+  return {value.element, value.data + static_cast<std::ptrdiff_t>(width_of(value.element)) * layer};
 }
 
 int GgufMetadata::integer_of_layer(std::string_view key, IntRange range, int layer, int layers) const {

@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "core/bits.h"
+#include "format/integers.h"
+#include "format/scales.h"
 #include "sluice/error.h"
 #include "testing/usable_backends.h"
 #include "tests/conformance/judge.h"
@@ -251,6 +253,47 @@ TEST_P(UpdateTest, OwnersGoWithTheirExperts) {
   const LayerWeights c = draw_weights(made.spec, Numbers::noisy, 4);
   update_all(changing, c);
   EXPECT_TRUE(second.expired());
+}
+
+/// The matrix with its scales as float32, in `scales`.
+WeightMatrix with_wide_scales(WeightMatrix matrix, std::vector<float>& scales) {
+  const std::int64_t groups = format::groups_of_row(matrix);
+  for (std::int64_t r = 0; r < matrix.rows; ++r)
+    for (std::int64_t g = 0; g < groups; ++g)
+      scales.push_back(format::read_number(
+          matrix.scales.dtype,
+          matrix.scales.data + r * matrix.scales.row_stride + g * matrix.scales.col_stride));
+  matrix.scales = {reinterpret_cast<const std::byte*>(scales.data()), DType::f32, 4 * groups, 4};
+  return matrix;
+}
+
+/// Backends may settle the type of scales when they pack: then another type is refused, and the layer is as
+/// it was. Those that do not take it.
+TEST_P(UpdateTest, ScalesOfAnotherTypeAreTakenOrRefused) {
+  const Format format = Formats::of<format::Int4>();
+  if (!backend().can.weights.has(format)) GTEST_SKIP() << "declares no int4";
+  const Case made = make_case(format, format, Activations::of<activation::Silu>(), {});
+  const LayerWeights weights = draw_weights(made.spec, Numbers::noisy, 1);
+  LayerWeights changed = weights;
+  const LayerWeights others = draw_weights(made.spec, Numbers::noisy, 2);
+  std::vector<float> gate, up, down;
+  changed.routed[0] = others.routed[0];
+  changed.routed[0].gate = with_wide_scales(*others.routed[0].gate, gate);
+  changed.routed[0].up = with_wide_scales(others.routed[0].up, up);
+  changed.routed[0].down = with_wide_scales(others.routed[0].down, down);
+  const testing::DrawnCall call = draw_call(made.spec, Numbers::noisy, {.tokens = 6}, 3);
+  Layer changing = layer(made.spec, weights);
+  const Result before = run(changing, call), wanted = run(layer(made.spec, changed), call);
+  ASSERT_FALSE(same_bits(before.block_out, wanted.block_out));
+  bool taken = true;
+  try {
+    changing.update_expert(0, changed.routed[0], others.owner);
+  } catch (const Error& error) {
+    taken = false;
+    EXPECT_EQ(error.info().code, "update_does_not_fit") << error.what();
+  }
+  expect_same(run(changing, call), taken ? wanted : before, taken ? "taken" : "refused");
+  EXPECT_EQ(taken, backend().only_by_name) << "processors pack 16-bit scales as such";
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, UpdateTest, ::testing::ValuesIn(testing::usable_backends()), test_name);

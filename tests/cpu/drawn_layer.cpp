@@ -18,7 +18,7 @@
 #include "format/ggml_blocks.h"
 #include "format/integers.h"
 #include "format/scales.h"
-#include "tests/cpu/block_writer.h"
+#include "testing/exact_blocks.h"
 #include "tests/cpu/portable.h"
 
 namespace sluice::testing {
@@ -41,33 +41,11 @@ void set_integers(format::Encoded& encoded, const std::vector<float>& values, Dr
   }
 }
 
-/// Scales of 1/2, 1 and 2, and codes that are the values around the zero point; where there are minimums,
-/// around as many scales as leave room for -1 and 1, so that the values come out as they are.
-void set_blocks(format::Encoded& encoded, const std::vector<float>& values, Draw& draw) {
-  const Format format = encoded.matrix.format;
-  const format::Geometry& g = geometry(format);
-  const bool products = g.block_cols == format::kMostBlockCols, minimums = format::has_minimums(format);
-  const auto* value = values.data();
-  for (std::size_t at = 0; at < encoded.codes.size(); at += static_cast<std::size_t>(g.block_bytes)) {
-    const float number = products ? 0.5f : static_cast<float>(1 << draw.below(3)) / 2;
-    BlockWriter block(format, encoded.codes.data() + at, number);
-    int zero = format::block_zero(format);
-    for (int c = 0; c < g.block_cols; ++c, ++value) {
-      if (products && c % g.group_cols == 0) {
-        const int factor = 1 << draw.below(3);
-        if (minimums) zero = static_cast<int>(1 + draw.below(14));
-        block.set_factors(c / g.group_cols, factor, minimums ? zero * factor : 0);
-      }
-      block.set_code(c, zero + static_cast<int>(*value));
-    }
-  }
-}
-
 /// Codes that are the values, whatever the encoder's recipe would have done.
 void set_codes(format::Encoded& encoded, const std::vector<float>& values, Draw& draw) {
   const WeightMatrix& matrix = encoded.matrix;
   if (is_integer(matrix.format)) return set_integers(encoded, values, draw);
-  if (is_ggml_block(matrix.format)) return set_blocks(encoded, values, draw);
+  if (is_ggml_block(matrix.format)) return write_blocks(draw, values, {.least = 0.5f, .count = 3}, encoded);
   const int bits = geometry(matrix.format).code_bits;
   if (bits > 8) return;
   std::fill(encoded.codes.begin(), encoded.codes.end(), std::byte{0});
