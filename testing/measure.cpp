@@ -6,6 +6,7 @@
 
 #include "format/formats.h"
 #include "sluice/plan.h"
+#include "testing/device_for.h"
 #include "testing/synthetic.h"
 
 namespace sluice::testing {
@@ -99,8 +100,10 @@ Times time_calls(const Budget& budget, const std::function<void()>& prepare,
 
 std::vector<BenchResult> bench_layer(const BenchRequest& request, LayerWeights weights,
                                      const std::function<void(const BenchResult&)>& each) {
-  const Plan plan = choose(
-      {.layer = request.layer, .device = detect(), .tokens = request.tokens, .by_name = request.backend});
+  const Plan plan = choose({.layer = request.layer,
+                            .device = device_for(request.backend),
+                            .tokens = request.tokens,
+                            .by_name = request.backend});
   const Layer layer(plan, weights, {.executor = request.executor, .progress = request.progress});
   weights = {};
   RoofMeter meter(*request.executor, request.cold_bytes);
