@@ -66,7 +66,7 @@ TEST(NoAllocation, ForwardOfEveryBackend) {
   LayerSpec spec = small::spec();
   spec.routed.lora_rank = spec.shared->experts.lora_rank = 4;
   const LayerWeights weights = testing::draw_weights(spec, testing::Numbers::noisy, 1);
-  for (const Backend* backend : testing::usable_backends()) {
+  for (const Backend* backend : testing::usable_backends(Features::set<feature::Lora>())) {
     const Layer layer(small::plan_for(spec, std::string(backend->name)), weights,
                       {.executor = make_thread_team(2)});
     for (const int tokens : {0, 1, 3, 40}) {

@@ -50,7 +50,7 @@ TEST_P(PeftTest, AdaptedIsWhatTheMergedModelAnswers) {
   ASSERT_GT(distance(adapted, plain), 0.01) << "the adapter does nothing";
   spec.routed.lora_rank = LoraAdapter::largest_rank(adapter.routed);
   const LoraAdapter* const adapters[] = {&adapter};
-  for (const Backend* backend : testing::usable_backends()) {
+  for (const Backend* backend : testing::usable_backends(Features::set<feature::Lora>())) {
     SCOPED_TRACE(backend->name);
     const Layer layer(choose({.layer = spec,
                               .device = testing::device_for(backend->name),

@@ -31,7 +31,6 @@ enum class Storage : std::uint8_t {
   bf16,
   f16,
 };
-inline constexpr int kStorages = 6;
 
 constexpr int value_bits(Storage storage) {
   return storage <= Storage::fp4_e4m3 ? 4 : storage <= Storage::fp8_e8m0 ? 8 : 16;

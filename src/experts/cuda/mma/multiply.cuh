@@ -4,8 +4,8 @@
 // rows of mma.m16n8k16, tokens its 8 columns.
 //
 // Every 16 columns are summed by themselves and then added to the whole in float32, with the block's scale
-// where it has one. Nothing about a sum depends on the tile's width, the other tokens or the number of blocks,
-// so a token gets the same bits in any batch.
+// where it has one. Nothing about a sum depends on the tile's width, the other tokens or the number of
+// blocks, so a token gets the same bits in any batch.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -23,7 +23,7 @@ inline constexpr int kRowBytes = 2 * kBlockColumns;
 /// Stages of the ring: what fits the 99 KB that a block may have on SM86 and SM89 (of which row addresses
 /// take up to 512 bytes), for as many terms as its tiles may have.
 constexpr int ring_stages(Storage storage, int width) {
-  const int inputs = tile_tokens(width) * (width == 3 ? 1 : kMostTerms) * kRowBytes;
+  const int inputs = tile_tokens(width) * most_terms(width) * kRowBytes;
   const int fits = 98 * 1024 / (kWarps * block_bytes(storage) + inputs);
   return fits < 2 ? 2 : fits > 6 ? 6 : fits;
 }
@@ -341,15 +341,18 @@ __global__ void __launch_bounds__(kThreads) multiply(const __grid_constant__ Pro
 template <Storage kStorage, int kWidth>
 cudaError_t start(const Product& product, const Launch& launch) {
   using R = Ring<kStorage, kWidth>;
-  const int shared = R::kStages * R::stage_bytes(product.input.terms);
   const auto* function = reinterpret_cast<const void*>(multiply<kStorage, kWidth>);
+  // What the most terms need, whatever this call has: the limit is the function's, and other threads set it
+  // too.
+  const int most = R::kStages * R::stage_bytes(most_terms(kWidth));
   if (const cudaError_t error =
-          cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+          cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
       error != cudaSuccess)
     return error;
   const dim3 grid(static_cast<unsigned>(launch.tiles),
                   static_cast<unsigned>((product.weights.strips + kWarps - 1) / kWarps));
-  multiply<kStorage, kWidth><<<grid, kThreads, static_cast<std::size_t>(shared), launch.stream>>>(product);
+  const auto shared = static_cast<std::size_t>(R::kStages * R::stage_bytes(product.input.terms));
+  multiply<kStorage, kWidth><<<grid, kThreads, shared, launch.stream>>>(product);
   return cudaGetLastError();
 }
 

@@ -62,9 +62,11 @@ cudaError_t multiply_fp8_e8m0(const Product& product, const Launch& launch);
 cudaError_t multiply_bf16(const Product& product, const Launch& launch);
 cudaError_t multiply_f16(const Product& product, const Launch& launch);
 
-/// The products that a block of this storage can take at once, so that they and its ring fit everywhere: 64
-/// tokens of one term, 32 of several.
-constexpr int widest(int terms) { return terms == 1 ? 3 : 2; }
+/// Terms that the input of a tile may have, so that it and a ring of weights fit the shared memory of every
+/// card: one in the widest, three in others.
+constexpr int most_terms(int width) { return width == kWidths - 1 ? 1 : kMostTerms; }
+/// The widest class for an input of so many terms.
+constexpr int widest(int terms) { return terms == 1 ? kWidths - 1 : kWidths - 2; }
 
 /// Rows of a call to planes.
 struct Stage {
