@@ -14,10 +14,13 @@ extern const Backend kCudaMma;
 
 namespace {
 
-/// Of the card's bandwidth, what strips by warps reach; of its peak, what mma.sync reaches with weights
-/// unpacked in registers, with three terms of an intermediate instead of one; and what a call costs to start
-/// and to wait for. Inputs and outputs cross the bus besides.
-constexpr double kShareOfBandwidth = 0.5, kShareOfPeak = 0.15, kFixedUs = 60, kBusGbps = 12;
+// What one H200 does (docs/cuda.md), within a third from 1 to 4096 tokens of gpt-oss-120b's shape.
+/// Of the card's bandwidth and of its peak that products reach, one after the other.
+constexpr double kShareOfBandwidth = 0.28, kShareOfPeak = 0.064;
+/// A warp works through a strip alone, so a call takes at least this long for each block of 128 columns.
+constexpr double kBlockUs = 2.9;
+/// Starting and waiting; and the bus, which inputs and outputs cross in pageable memory.
+constexpr double kFixedUs = 30, kBusGbps = 10;
 
 std::unique_ptr<PackedExperts> pack(const PackInput& input) { return cuda::kMmaTable->pack(kCudaMma, input); }
 
@@ -29,12 +32,14 @@ double estimate_us(const ExpertsSpec& spec, const DeviceFacts& device, int token
   const double missed = std::pow(1.0 - double(spec.top_k) / spec.experts, tokens);
   const double experts = spec.local_experts * (1.0 - missed);
   const double slots = double(tokens) * spec.top_k * spec.local_experts / spec.experts;
-  const double bytes = experts * double(cuda::expert_layout(spec).bytes);
+  const cuda::ExpertLayout layout = cuda::expert_layout(spec);
+  const double bytes = experts * double(layout.bytes);
   const double flops = 2 * slots * (spec.formats.gate ? 3.0 : 2.0) * spec.hidden * spec.intermediate;
   const double memory_us = 1e-3 * bytes / (kShareOfBandwidth * std::max(device.read_gbps, 1.0));
   const double arithmetic_us = 1e-3 * flops / (kShareOfPeak * std::max(device.peak_gflops, 1.0));
+  const double chain_us = kBlockUs * (layout.up.k_blocks + layout.down.k_blocks);
   const double bus_us = 1e-3 * tokens * 6.0 * spec.hidden / kBusGbps;
-  return kFixedUs + std::max(memory_us, arithmetic_us) + bus_us;
+  return kFixedUs + std::max(chain_us, memory_us + arithmetic_us) + bus_us;
 }
 
 std::size_t workspace_bytes(const PackedExperts& packed, int tokens, int workers) {

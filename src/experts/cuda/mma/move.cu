@@ -20,7 +20,8 @@ __device__ float element(const Stage& s, std::size_t index) {
 
 __global__ void __launch_bounds__(kMoveThreads) stage_rows(const __grid_constant__ Stage s) {
   const std::size_t row = blockIdx.x, source = s.source == nullptr ? blockIdx.x : s.source[blockIdx.x];
-  for (std::size_t k = threadIdx.x; k < s.out.stride; k += kMoveThreads) {
+  for (std::size_t k = blockIdx.y * kMoveThreads + threadIdx.x; k < s.out.stride;
+       k += std::size_t{gridDim.y} * kMoveThreads) {
     float value = 0;
     if (k < static_cast<std::size_t>(s.width)) {
       value = element(s, source * s.width + k);
@@ -61,7 +62,9 @@ __global__ void __launch_bounds__(kMoveThreads) combine_rows(const __grid_consta
 
 cudaError_t stage(const Stage& stage, cudaStream_t stream) {
   if (stage.count == 0) return cudaSuccess;
-  stage_rows<<<static_cast<unsigned>(stage.count), kMoveThreads, 0, stream>>>(stage);
+  const dim3 grid(static_cast<unsigned>(stage.count),
+                  static_cast<unsigned>((stage.out.stride + kMoveThreads - 1) / kMoveThreads));
+  stage_rows<<<grid, kMoveThreads, 0, stream>>>(stage);
   return cudaGetLastError();
 }
 

@@ -126,8 +126,8 @@ struct Ring {
   static constexpr int kTokens = tile_tokens(kWidth), kStages = ring_stages(kStorage, kWidth);
   static constexpr int kBlock = block_bytes(kStorage);
 
-  __host__ __device__ static int input_bytes(int terms) { return kTokens * terms * kRowBytes; }
-  __host__ __device__ static int stage_bytes(int terms) { return kWarps * kBlock + input_bytes(terms); }
+  static constexpr int input_bytes(int terms) { return kTokens * terms * kRowBytes; }
+  static constexpr int stage_bytes(int terms) { return kWarps * kBlock + input_bytes(terms); }
 
   /// Starts the copies of one block of columns.
   static __device__ void fetch(const Product& p, const Place& at, const std::byte* strip,
@@ -228,7 +228,9 @@ __device__ void multiply_block(const std::byte* stage, const Place& at, int term
     }
   }
   if constexpr (Sums<kStorage, kWidth>::kRest)
+#pragma unroll
     for (int n = 0; n < 1 << kWidth; ++n)
+#pragma unroll
       for (int i = 0; i < 4; ++i)
         sums.rest[n][i] = __fmaf_rn(i < 2 ? scale.x : scale.y, rest[n][i], sums.rest[n][i]);
 }
@@ -246,12 +248,18 @@ __device__ float finish(float sum, const RowNumbers& row, int half) {
   return __fadd_rn(__fmul_rn(__fmul_rn(sum, kBack), row.factor[half]), row.bias[half]);
 }
 
+/// A thread's sums in shared memory, sum i of tile n at [(4 n + i) kThreads]. What becomes of them is a loop,
+/// and indexing registers in a loop would keep them in the card's memory from the start.
 template <Storage kStorage, int kWidth>
-__device__ float whole(const Sums<kStorage, kWidth>& sums, int n, int i) {
-  if constexpr (Sums<kStorage, kWidth>::kRest)
-    return __fadd_rn(sums.first[n][i], sums.rest[n][i]);
-  else
-    return sums.first[n][i];
+__device__ void park(const Sums<kStorage, kWidth>& sums, float* parked) {
+#pragma unroll
+  for (int n = 0; n < 1 << kWidth; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float whole = sums.first[n][i];
+      if constexpr (Sums<kStorage, kWidth>::kRest) whole = __fadd_rn(whole, sums.rest[n][i]);
+      parked[(4 * n + i) * kThreads] = whole;
+    }
 }
 
 __device__ inline float activate(const Epilogue& e, float gate, float up) {
@@ -266,20 +274,21 @@ __device__ inline void write_mid(const Planes& mid, int position, int channel, f
 }
 
 template <Storage kStorage, int kWidth>
-__device__ void write_sums(const Product& p, const Place& at, const std::byte* expert,
-                           const Sums<kStorage, kWidth>& sums) {
+__device__ void write_sums(const Product& p, const Place& at, const std::byte* expert, const float* parked) {
   const int g = at.lane / 4, t = at.lane % 4;
   const auto* factors = reinterpret_cast<const float*>(expert + p.weights.factors) + at.strip * kStripRows;
   const auto* bias = reinterpret_cast<const float*>(expert + p.weights.bias) + at.strip * kStripRows;
   const RowNumbers row{{factors[g], factors[g + 8]}, {bias[g], bias[g + 8]}};
   const Epilogue& e = p.epilogue;
+#pragma unroll 1
   for (int n = 0; n < 1 << kWidth; ++n)
+#pragma unroll 1
     for (int column = 0; column < 2; ++column) {
       const int token = 8 * n + 2 * t + column;
       if (token >= at.tile.count) continue;
       const int position = at.tile.first + token;
-      const float upper = finish<kStorage>(whole(sums, n, column), row, 0);
-      const float lower = finish<kStorage>(whole(sums, n, 2 + column), row, 1);
+      const float upper = finish<kStorage>(parked[(4 * n + column) * kThreads], row, 0);
+      const float lower = finish<kStorage>(parked[(4 * n + 2 + column) * kThreads], row, 1);
       if (p.weights.paired) {
         const int channel = at.strip * (kStripRows / 2) + g;
         if (channel < p.weights.rows) write_mid(e.mid, position, channel, activate(e, upper, lower));
@@ -335,7 +344,11 @@ __global__ void __launch_bounds__(kThreads) multiply(const __grid_constant__ Pro
     const std::byte* stage = ring + k % R::kStages * stage_bytes;
     multiply_block<kStorage, kWidth>(stage, at, p.input.terms, sums);
   }
-  if (at.active) write_sums<kStorage, kWidth>(p, at, expert, sums);
+  __syncthreads();  // nobody reads the ring any more
+  static_assert((16 * kThreads << kWidth) <= R::kStages * R::stage_bytes(1), "the sums fit the ring");
+  float* const parked = reinterpret_cast<float*>(ring) + threadIdx.x;
+  park(sums, parked);
+  if (at.active) write_sums<kStorage, kWidth>(p, at, expert, parked);
 }
 
 template <Storage kStorage, int kWidth>
