@@ -3,14 +3,18 @@
 
 add_library(sluice_options INTERFACE)
 target_compile_features(sluice_options INTERFACE cxx_std_20)
+# -ffp-contract=off and -fmad=false: a sum must not depend on whether the compiler felt like fusing it. Kernels fuse by
+# name.
 target_compile_options(sluice_options INTERFACE
-  -Wall -Wextra -Wpedantic -Wconversion -Wno-sign-conversion -Wshadow -Wnon-virtual-dtor
-  # -ffp-contract=off: a sum must not depend on whether the compiler felt like fusing it. Kernels fuse by name.
-  -ffp-contract=off
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wconversion;-Wno-sign-conversion;-Wshadow;-Wnon-virtual-dtor;-ffp-contract=off>
+  # CMake 3.25 knows no C++20 of nvcc and drops the standard without a word. Constexpr functions of the lists (choice.h)
+  # run on both sides.
+  $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;-fmad=false;--expt-relaxed-constexpr;-Xcompiler=-Wall,-Wextra>
   # g++ 12 sees overlaps in std::string's operator+ (gcc bug 105651) and overflows in fmt that are not there. clang
   # and the sanitizers keep looking.
-  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict;-Wno-stringop-overflow>
-  $<$<BOOL:${SLUICE_WERROR}>:-Werror>)
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict;-Wno-stringop-overflow>
+  $<$<AND:$<BOOL:${SLUICE_WERROR}>,$<COMPILE_LANGUAGE:CXX>>:-Werror>
+  $<$<AND:$<BOOL:${SLUICE_WERROR}>,$<COMPILE_LANGUAGE:CUDA>>:-Werror=all-warnings>)
 target_include_directories(sluice_options INTERFACE
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>)
 

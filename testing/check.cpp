@@ -13,6 +13,7 @@
 #include "sluice/device.h"
 #include "sluice/plan.h"
 #include "testing/closeness.h"
+#include "testing/device_for.h"
 #include "testing/draw_input.h"
 #include "testing/layer_input.h"
 #include "testing/reference_run.h"
@@ -171,7 +172,8 @@ CheckCase compare(const Layer& layer, const Subject& subject) {
 // ---- subjects
 
 Plan plan_for(const LayerSpec& spec, const std::string& backend, int tokens) {
-  return choose({.layer = spec, .device = detect(), .tokens = {1, std::max(1, tokens)}, .by_name = backend});
+  return choose(
+      {.layer = spec, .device = device_for(backend), .tokens = {1, std::max(1, tokens)}, .by_name = backend});
 }
 
 /// Routes as the engine does and computes the definition for that routing.

@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <chrono>
 
+#include "core/error.h"
 #include "format/formats.h"
 #include "sluice/plan.h"
+#include "testing/device_for.h"
 #include "testing/synthetic.h"
 
 namespace sluice::testing {
@@ -99,8 +101,15 @@ Times time_calls(const Budget& budget, const std::function<void()>& prepare,
 
 std::vector<BenchResult> bench_layer(const BenchRequest& request, LayerWeights weights,
                                      const std::function<void(const BenchResult&)>& each) {
+  const DeviceFacts device = device_for(request.backend);
+  require(device.kind == detect().kind, ErrorKind::unsupported, [&] {
+    return ErrorInfo{.code = "bench_of_a_card",
+                     .what = request.backend + " runs on a card, and only processors are benchmarked",
+                     .why = "the roof that a share is stated of is measured on the processor",
+                     .todo = "Name a backend of the processor"};
+  });
   const Plan plan = choose(
-      {.layer = request.layer, .device = detect(), .tokens = request.tokens, .by_name = request.backend});
+      {.layer = request.layer, .device = device, .tokens = request.tokens, .by_name = request.backend});
   const Layer layer(plan, weights, {.executor = request.executor, .progress = request.progress});
   weights = {};
   RoofMeter meter(*request.executor, request.cold_bytes);

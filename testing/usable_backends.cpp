@@ -3,12 +3,12 @@
 
 namespace sluice::testing {
 
-std::vector<const Backend*> usable_backends() {
-  const DeviceFacts here = detect();
+std::vector<const Backend*> usable_backends(FeatureSet features) {
   std::vector<const Backend*> usable;
   for (const Backend* backend : backends()) {
-    const bool same_kind = backend->can.device == here.kind;
-    if (same_kind && backend->can.uses.minus(here.has).empty() && !backend->kernels().empty())
+    const std::vector<DeviceFacts> devices = detect(backend->can.device);
+    if (!devices.empty() && backend->can.uses.minus(devices.front().has).empty() &&
+        !backend->kernels().empty() && features.minus(backend->can.features).empty())
       usable.push_back(backend);
   }
   return usable;

@@ -8,8 +8,8 @@
 
 namespace sluice::testing {
 
-/// Those whose kernels are in this build and whose instructions this processor has, in the order of
-/// backends().
-std::vector<const Backend*> usable_backends();
+/// Those whose kernels are in this build and whose instructions this machine's device has, in the order of
+/// backends(); of them those that declare `features`.
+std::vector<const Backend*> usable_backends(FeatureSet features = {});
 
 }  // namespace sluice::testing

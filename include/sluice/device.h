@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "sluice/name.h"
 
@@ -32,11 +33,17 @@ struct DeviceFacts {
 /// estimates from core count and vector width; `sluice bench` measures them.
 DeviceFacts detect();
 
-/// Facts by name: "cpu" and "auto" (this machine), "cpu.avx2" and "cpu.avx512" (this machine's shape, that
-/// instruction level), a compute capability ("sm80", "sm89", "sm90", ...) or a card ("a100", "l40s", "h100",
-/// "h200", ...). Throws invalid_argument naming the known ones.
+/// The devices of `kind` that this process may use, in the system's order: the processor, or the graphics
+/// cards that the driver shows (CUDA_VISIBLE_DEVICES), none where there is no driver. A layer runs on the
+/// first.
+std::vector<DeviceFacts> detect(DeviceKind kind);
+
+/// Facts by name: "cpu" and "auto" (this machine), "cuda" (its first graphics card), "cpu.avx2" and
+/// "cpu.avx512" (this machine's shape, that instruction level), a compute capability ("sm80", "sm89", "sm90",
+/// ...) or a card ("a100", "l40s", "h100", "h200", ...). Throws invalid_argument naming the known ones, or
+/// device where "cuda" finds no card.
 DeviceFacts known_device(std::string_view name);
-/// Every name that known_device takes.
+/// Every name that known_device takes on any machine: all but "cuda".
 std::span<const std::string_view> known_device_names();
 
 }  // namespace sluice

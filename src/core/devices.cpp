@@ -6,6 +6,7 @@
 #include <array>
 
 #include "core/error.h"
+#include "core/gpus.h"
 #include "core/machine.h"
 
 namespace sluice {
@@ -30,6 +31,20 @@ constexpr Instructions kSm89 = kSm80.plus(InstructionList::set<MmaFp8>());
 constexpr Instructions kSm90 = kSm89.plus(InstructionList::set<Tma, Wgmma>());
 constexpr Instructions kSm100 = kSm89.plus(InstructionList::set<Tma, MmaBlockFp4, Tcgen05>());
 constexpr Instructions kSm120 = kSm89.plus(InstructionList::set<Tma, MmaBlockFp4>());
+
+/// What a card of compute capability `least` or newer has, and the dense bf16 operations of a multiprocessor
+/// in a clock (the vendor's tuning guides). From the last entry that is not above the card's; 9.0's wgmma and
+/// 10's tcgen05 are theirs alone, so what comes after them starts anew.
+struct Generation {
+  int least;  // 10 * major + minor
+  Instructions has;
+  int flops_per_clock;
+};
+constexpr std::array kGenerations = {
+    Generation{80, kSm80, 2048},  Generation{86, kSm80, 1024},   Generation{89, kSm89, 1024},
+    Generation{90, kSm90, 4096},  Generation{91, kSm89, 1024},   Generation{100, kSm100, 8192},
+    Generation{104, kSm89, 1024}, Generation{120, kSm120, 1024}, Generation{122, kSm89, 1024},
+};
 
 struct Gpu {
   std::string_view name;
@@ -109,8 +124,41 @@ DeviceFacts detect() {
   return cpu_facts(std::move(processor.name), processor.has);
 }
 
+std::vector<DeviceFacts> detect(DeviceKind kind) {
+  if (kind == DeviceKinds::of<device::Cpu>()) return {detect()};
+  std::vector<DeviceFacts> found;
+  for (const GpuReport& report : gpu_reports()) found.push_back(facts_of(report));
+  return found;
+}
+
+DeviceFacts facts_of(const GpuReport& report) {
+  const Generation* mine = nullptr;
+  for (const Generation& each : kGenerations)
+    if (each.least <= report.capability) mine = &each;
+  DeviceFacts facts{.kind = DeviceKinds::of<device::Cuda>(),
+                    .name = report.name,
+                    .cores = report.multiprocessors,
+                    .memory_bytes = report.memory_bytes};
+  // Both edges of the clock.
+  facts.read_gbps = 2e-6 * report.memory_clock_khz * report.memory_bus_bits / 8;
+  if (mine == nullptr) return facts;
+  facts.has = mine->has;
+  facts.peak_gflops = 1e-6 * report.clock_khz * report.multiprocessors * mine->flops_per_clock;
+  return facts;
+}
+
 DeviceFacts known_device(std::string_view name) {
   if (name == "auto" || name == "cpu") return detect();
+  if (name == "cuda") {
+    const std::vector<DeviceFacts> cards = detect(DeviceKinds::of<device::Cuda>());
+    require(!cards.empty(), ErrorKind::device, [] {
+      return ErrorInfo{.code = "no_device",
+                       .what = "this machine shows no CUDA device",
+                       .why = "libcuda.so.1 is missing, or the driver lists no card",
+                       .todo = "Name a card to plan for one that is elsewhere, such as \"h200\""};
+    });
+    return cards.front();
+  }
   if (name == "cpu.avx2") return cpu_facts("a CPU with AVX2", kAvx2Level);
   if (name == "cpu.avx512") return cpu_facts("a CPU with AVX-512", kAvx512Level);
   for (const Gpu& gpu : kGpus)

@@ -22,7 +22,15 @@ const Backend& chosen_backend(const Plan& plan) {
                      .what = fmt::format("the plan chose '{}', which this build does not have", plan.chosen),
                      .todo = "Choose again with this build"};
   });
-  const DeviceFacts here = detect();
+  const std::vector<DeviceFacts> devices = detect(backend->can.device);
+  require(!devices.empty(), ErrorKind::device, [&] {
+    return ErrorInfo{.code = "no_device",
+                     .what = fmt::format("{} cannot run here", plan.chosen),
+                     .why = fmt::format("this machine shows no {} device; the plan was made for {}",
+                                        backend->can.device.str(), plan.request.device.name),
+                     .todo = "Plan for this machine: Request::device = sluice::detect()"};
+  });
+  const DeviceFacts& here = devices.front();
   const Instructions absent = backend->can.uses.minus(here.has);
   require(absent.empty(), ErrorKind::device, [&] {
     return ErrorInfo{.code = "missing_instructions",
@@ -64,7 +72,9 @@ void check_map(std::span<const std::int32_t> map, const ExpertsSpec& spec, const
           [&] { return bad(fmt::format("{} has no expert_map", backend.name)); });
 }
 
+/// Of the processor; a card's backend asks its card.
 void check_memory(std::int64_t wanted, const Backend& backend) {
+  if (backend.can.device != DeviceKinds::of<device::Cpu>()) return;
   const std::int64_t left = available_memory().value_or(wanted);
   require(wanted <= left, ErrorKind::out_of_memory, [&] {
     return ErrorInfo{

@@ -148,7 +148,8 @@ struct LoraCall {
   }
 };
 
-/// One call on packed weights. Everything has been validated; a kernel neither throws nor allocates.
+/// One call on packed weights. Everything has been validated. A kernel of the processor neither throws nor
+/// allocates; one of a card throws device and out_of_memory.
 struct Forward {
   RowsView input;                           // token t is row t, or row rows[t]
   Routing routing;                          // top_k is the spec's, or 1 where rows are with their experts;

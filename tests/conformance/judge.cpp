@@ -5,6 +5,7 @@
 
 #include "core/bits.h"
 #include "testing/closeness.h"
+#include "testing/device_for.h"
 
 namespace sluice::conformance {
 namespace {
@@ -75,8 +76,10 @@ void Problem::define() {
 }
 
 Layer Problem::layer(const Backend& backend, int threads) const {
-  const Plan plan =
-      choose({.layer = made_.spec, .device = detect(), .tokens = {1}, .by_name = std::string(backend.name)});
+  const Plan plan = choose({.layer = made_.spec,
+                            .device = testing::device_for(backend.name),
+                            .tokens = {1},
+                            .by_name = std::string(backend.name)});
   return Layer(plan, weights_, {.expert_map = made_.expert_map, .executor = make_thread_team(threads)});
 }
 

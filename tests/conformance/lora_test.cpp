@@ -9,6 +9,7 @@
 #include "format/scales.h"
 #include "routing/group.h"
 #include "testing/closeness.h"
+#include "testing/device_for.h"
 #include "testing/usable_backends.h"
 #include "tests/conformance/judge.h"
 
@@ -164,7 +165,7 @@ TEST_P(LoraTest, OnMinusOffIsTheMergedDifference) {
     spec_of_merged.routed.formats = {
         .gate = spec.formats.gate ? std::optional(plain) : std::nullopt, .up = plain, .down = plain};
     const Layer merged(choose({.layer = spec_of_merged,
-                               .device = detect(),
+                               .device = testing::device_for(backend().name),
                                .tokens = {1},
                                .by_name = std::string(backend().name)}),
                        weights, {.executor = make_thread_team(2)});

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "testing/closeness.h"
+#include "testing/device_for.h"
 
 namespace sluice::conformance {
 
@@ -27,7 +28,7 @@ Layer layer_of(const Backend& backend, const Problem& problem, const LayerWeight
   spec.routed.others = others;
   const bool all_here = spec.routed.local_experts == spec.routed.experts;
   return Layer(choose({.layer = spec,
-                       .device = detect(),
+                       .device = testing::device_for(backend.name),
                        .tokens = {1},
                        .by_name = std::string(backend.name),
                        .calls = members(backend.can.calls)}),

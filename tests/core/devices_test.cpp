@@ -9,6 +9,7 @@
 #include <fstream>
 #include <set>
 
+#include "core/gpus.h"
 #include "core/machine.h"
 #include "sluice/error.h"
 
@@ -70,6 +71,77 @@ TEST(Devices, InstructionsOfTheGpuGenerations) {
                                                                             {"b200", "sm100"},
                                                                             {"rtx5090", "sm120"}})
     EXPECT_EQ(text(card), text(capability)) << card;
+}
+
+/// As an H200's driver reports it.
+GpuReport h200_report() {
+  return {.name = "NVIDIA H200",
+          .capability = 90,
+          .multiprocessors = 132,
+          .clock_khz = 1980000,
+          .memory_clock_khz = 3201000,
+          .memory_bus_bits = 6144,
+          .memory_bytes = std::int64_t{140} << 30};
+}
+
+TEST(Devices, ACardIsWhatItsDriverReports) {
+  const DeviceFacts card = facts_of(h200_report()), known = known_device("h200");
+  EXPECT_EQ(card.kind, known.kind);
+  EXPECT_EQ(card.name, "NVIDIA H200");
+  EXPECT_EQ(card.has, known.has);
+  EXPECT_EQ(card.cores, known.cores);
+  EXPECT_NEAR(card.read_gbps, known.read_gbps, 0.05 * known.read_gbps);
+  EXPECT_NEAR(card.peak_gflops, known.peak_gflops, 0.1 * known.peak_gflops);
+  EXPECT_EQ(card.memory_bytes, std::int64_t{140} << 30);
+}
+
+/// The capability decides; the name does not.
+TEST(Devices, InstructionsFollowFromTheCapability) {
+  for (const auto& [capability, like] :
+       std::initializer_list<std::pair<int, std::string_view>>{{80, "sm80"},
+                                                               {86, "sm86"},
+                                                               {87, "sm86"},
+                                                               {89, "sm89"},
+                                                               {90, "sm90"},
+                                                               {100, "sm100"},
+                                                               {103, "sm100"},
+                                                               {110, "sm89"},
+                                                               {120, "sm120"},
+                                                               {121, "sm120"},
+                                                               {130, "sm89"}}) {
+    GpuReport report = h200_report();
+    report.capability = capability;
+    EXPECT_EQ(facts_of(report).has.str(), known_device(like).has.str()) << capability;
+  }
+  GpuReport old = h200_report();
+  old.capability = 75;
+  EXPECT_TRUE(facts_of(old).has.empty());
+}
+
+TEST(Devices, ThisMachinesCardsOrNone) {
+  const DeviceKind cuda = DeviceKinds::of<device::Cuda>();
+  const std::vector<DeviceFacts> cards = detect(cuda);
+  if (!cards.empty()) {
+    EXPECT_EQ(known_device("cuda").name, cards.front().name);
+    for (const DeviceFacts& card : cards) {
+      EXPECT_EQ(card.kind, cuda);
+      EXPECT_GT(card.read_gbps, 1.0);
+    }
+    return;
+  }
+  try {
+    known_device("cuda");
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::device);
+    EXPECT_EQ(error.info().code, "no_device");
+  }
+}
+
+TEST(Devices, TheProcessorIsTheOnlyOneOfItsKind) {
+  const std::vector<DeviceFacts> processors = detect(DeviceKinds::of<device::Cpu>());
+  ASSERT_EQ(processors.size(), 1u);
+  EXPECT_EQ(processors.front().name, detect().name);
 }
 
 TEST(Devices, AnInstructionLevelIsExactlyThat) {

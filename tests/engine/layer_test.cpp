@@ -260,7 +260,8 @@ TEST_F(LayerTest, ExpertMapsAreChecked) {
 }
 
 TEST_F(LayerTest, APlanWithoutChoiceIsUnsupported) {
-  const Plan plan = choose({.layer = spec_, .device = known_device("h100")});
+  // The processor's, on a card.
+  const Plan plan = choose({.layer = spec_, .device = known_device("h100"), .by_name = "reference"});
   try {
     const Layer never(plan, weights_);
     FAIL();

@@ -84,7 +84,7 @@ TEST(LoraLayer, ACallNeedsALayerWithARank) {
 }
 
 TEST(LoraLayer, TheWorkspaceGrowsWithTheRankAlone) {
-  for (const Backend* backend : testing::usable_backends()) {
+  for (const Backend* backend : testing::usable_backends(Features::set<feature::Lora>())) {
     const auto bytes = [&](int rank) {
       const LayerSpec spec = spec_with(rank);
       return Layer(small::plan_for(spec, std::string(backend->name)), draw_weights(spec, Numbers::noisy, 1))
@@ -128,7 +128,7 @@ TEST(LoraLayer, WorkedOutByHand) {
   adapter.routed.push_back({.gate = delta(gate_b, 1), .up = delta(up_b, 1), .down = delta(down_b, 1)});
   const LoraAdapter* const adapters[] = {&adapter};
   const std::int32_t expert = 0, id = 0, none = -1;
-  for (const Backend* backend : testing::usable_backends()) {
+  for (const Backend* backend : testing::usable_backends(Features::set<feature::Lora>())) {
     const Layer layer(small::plan_for(spec, std::string(backend->name)), weights);
     std::vector<std::byte> workspace(layer.workspace_bytes(1));
     float y = 0;

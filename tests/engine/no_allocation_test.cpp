@@ -70,7 +70,7 @@ TEST(NoAllocation, ForwardOfEveryBackend) {
   spec.routed.lora_rank = spec.shared->experts.lora_rank = 4;
   spec.routed.others = {{1, spec.shared->experts.formats}, {6, spec.shared->experts.formats}};
   const LayerWeights weights = testing::draw_weights(spec, testing::Numbers::noisy, 1);
-  for (const Backend* backend : testing::usable_backends()) {
+  for (const Backend* backend : testing::usable_backends(Features::set<feature::Lora>())) {
     const Layer layer(small::plan_for(spec, std::string(backend->name)), weights,
                       {.executor = make_thread_team(2)});
     for (const int tokens : {0, 1, 3, 40}) {

@@ -8,6 +8,7 @@
 
 #include "sluice/checkpoint.h"
 #include "sluice/lora.h"
+#include "testing/device_for.h"
 #include "testing/layer_input.h"
 #include "testing/usable_backends.h"
 
@@ -49,11 +50,13 @@ TEST_P(PeftTest, AdaptedIsWhatTheMergedModelAnswers) {
   ASSERT_GT(distance(adapted, plain), 0.01) << "the adapter does nothing";
   spec.routed.lora_rank = LoraAdapter::largest_rank(adapter.routed);
   const LoraAdapter* const adapters[] = {&adapter};
-  for (const Backend* backend : testing::usable_backends()) {
+  for (const Backend* backend : testing::usable_backends(Features::set<feature::Lora>())) {
     SCOPED_TRACE(backend->name);
-    const Layer layer(
-        choose({.layer = spec, .device = detect(), .tokens = {1}, .by_name = std::string(backend->name)}),
-        model.weights(0), {.executor = make_thread_team(2)});
+    const Layer layer(choose({.layer = spec,
+                              .device = testing::device_for(backend->name),
+                              .tokens = {1},
+                              .by_name = std::string(backend->name)}),
+                      model.weights(0), {.executor = make_thread_team(2)});
     std::vector<std::byte> workspace(layer.workspace_bytes(input.hidden.rows));
     std::vector<float> out(adapted.size());
     const double most = backend->only_by_name ? kReferenceError : kBackendError;

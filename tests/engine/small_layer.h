@@ -14,6 +14,7 @@
 #include "experts/backend.h"
 #include "format/formats.h"
 #include "sluice/layer.h"
+#include "testing/device_for.h"
 #include "testing/drawn_layer.h"
 
 namespace sluice::small {
@@ -47,7 +48,8 @@ inline LayerSpec spec() {
 
 /// A plan for this machine that takes `backend`, or the best where that is empty.
 inline Plan plan_for(const LayerSpec& layer, const std::string& backend = "reference") {
-  return choose({.layer = layer, .device = detect(), .tokens = {1, 4}, .by_name = backend});
+  return choose(
+      {.layer = layer, .device = testing::device_for(backend), .tokens = {1, 4}, .by_name = backend});
 }
 
 /// Buffers for the results of a call.

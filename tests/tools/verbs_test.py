@@ -153,7 +153,7 @@ class Explain(unittest.TestCase):
     def test_cards_without_a_backend_exit_4_and_list_every_backend_with_reasons(self):
         for device in ("a100", "h100", "sm90"):
             with self.subTest(device=device):
-                result = cli.document("explain", cli.fixture("deepseek_v4_nvfp4"), "--device", device,
+                result = cli.document("explain", cli.fixture("mixtral_awq"), "--device", device,
                                       code=cli.UNSUPPORTED)
                 for layer in result["layers"]:
                     self.assertIsNone(layer["chosen"])
@@ -161,7 +161,7 @@ class Explain(unittest.TestCase):
                     for verdict in layer["verdicts"]:
                         self.assertFalse(verdict["fits"])
                         self.assertTrue(verdict["misses"])
-                text = cli.run("explain", cli.fixture("deepseek_v4_nvfp4"), "--device", device)
+                text = cli.run("explain", cli.fixture("mixtral_awq"), "--device", device)
                 self.assertEqual(text.returncode, cli.UNSUPPORTED)
                 for backend in self.backends():
                     self.assertIn(backend, text.stdout)

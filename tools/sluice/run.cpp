@@ -14,6 +14,7 @@
 #include "progress.h"
 #include "sluice/layer.h"
 #include "sluice/lora.h"
+#include "testing/device_for.h"
 #include "testing/layer_input.h"
 #include "testing/safetensors_writer.h"
 #include "verbs.h"
@@ -157,7 +158,7 @@ int execute(const RunOptions& options, Form form) {
   const Adapters adapters = read_adapters(options, model, input);
   const LayerSpec spec = with_ranks(published, adapters);
   const Plan plan = choose({.layer = spec,
-                            .device = detect(),
+                            .device = testing::device_for(options.backend),
                             .tokens = {std::max(1, input.hidden.rows)},
                             .by_name = options.backend});
   const Outputs out = [&] {

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// How weights lie in a card's memory: in the order in which a warp multiplies them.
+//
+// A strip is 16 rows, the A operand of mma.m16n8k16: eight gate rows above the up rows of the same channels,
+// so that one thread ends up with both, or sixteen rows of a matrix without a partner. A block is a strip by
+// 128 columns, and a strip's blocks follow each other. In a block lane 4 g + t holds rows g and g + 8 of
+// columns 32 t to 32 t + 31, four of them for each step of 16: slots 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of step j
+// are columns 32 t + 4 j to 32 t + 4 j + 3. So a lane sees one group of 32 a row, and its part of the B
+// operand is 16 neighbouring bytes of a token's row.
+//
+// Rows and columns beyond the matrix are zeros. Beside the blocks every row has a factor and a bias in
+// float32.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "sluice/spec.h"
+
+namespace sluice::cuda {
+
+inline constexpr int kStripRows = 16, kBlockColumns = 128, kLanes = 32;
+inline constexpr int kSteps = kBlockColumns / 16;  // products of m16n8k16 a block
+
+/// How a block stores its values, and what beside them.
+enum class Storage : std::uint8_t {
+  fp4_e8m0,    // e2m1 in pairs of words (unpack.h); two powers of two a lane, one for each of its rows
+  fp4_e4m3,    // the same; four scales a lane, two for each of its rows
+  fp8_scaled,  // e4m3; a float32 for rows 0 to 7 and one for rows 8 to 15
+  fp8_e8m0,    // e4m3; two powers of two a lane
+  bf16,
+  f16,
+};
+
+constexpr int value_bits(Storage storage) {
+  return storage <= Storage::fp4_e4m3 ? 4 : storage <= Storage::fp8_e8m0 ? 8 : 16;
+}
+
+/// Bytes of a block's values, which come first: in pieces of 16 bytes a lane.
+constexpr int value_bytes(Storage storage) { return kStripRows * kBlockColumns * value_bits(storage) / 8; }
+
+/// Bytes of the scales behind them.
+constexpr int scale_bytes(Storage storage) {
+  switch (storage) {
+    case Storage::fp4_e8m0:
+    case Storage::fp8_e8m0:
+      return 2 * kLanes;
+    case Storage::fp4_e4m3:
+      return 4 * kLanes;
+    case Storage::fp8_scaled:
+      return 16;  // of which 8 are used: copies move 16
+    default:
+      return 0;
+  }
+}
+
+constexpr int block_bytes(Storage storage) { return value_bytes(storage) + scale_bytes(storage); }
+
+/// The storage of a format that has one. Precondition: has_storage(format).
+Storage storage_of(Format format);
+bool has_storage(Format format);
+
+/// One matrix, or gate and up together, of an expert. Offsets are in bytes from the expert's start.
+struct StripsLayout {
+  Storage storage = Storage::bf16;
+  bool paired = false;  // gate and up
+  int rows = 0;         // of the matrix, or of each of the two
+  int strips = 0, k_blocks = 0;
+  std::int64_t blocks = 0;   // [strips, k_blocks, block]
+  std::int64_t factors = 0;  // float32 [strips, 16]
+  std::int64_t bias = 0;     // float32 [strips, 16]
+
+  constexpr int columns() const { return k_blocks * kBlockColumns; }
+  constexpr std::int64_t strip_bytes() const { return std::int64_t{k_blocks} * block_bytes(storage); }
+};
+
+struct ExpertLayout {
+  StripsLayout up, down;
+  std::int64_t bytes = 0;
+};
+
+ExpertLayout expert_layout(const ExpertsSpec& spec);
+
+}  // namespace sluice::cuda

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experts/cuda/mma/multiply.cuh"
+
+namespace sluice::cuda {
+
+cudaError_t multiply_fp4_e8m0(const Product& product, const Launch& launch) {
+  return start_any<Storage::fp4_e8m0>(product, launch);
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experts/cuda/mma/packed.h"
+
+#include <vector>
+
+#include "experts/cuda/common/repack.h"
+
+namespace sluice::cuda {
+
+Packed::Packed(const Backend& packed_by, const ExpertsSpec& packed_spec, DeviceMemory weights)
+    : PackedExperts(packed_by, packed_spec), layout(expert_layout(packed_spec)), memory(std::move(weights)) {}
+
+Packed::~Packed() = default;
+
+std::unique_ptr<PackedExperts> pack(const Backend& backend, const PackInput& input) {
+  const DeviceScope scope;
+  const ExpertLayout layout = expert_layout(input.spec);
+  const std::int64_t total = layout.bytes * std::ssize(input.experts);
+  auto packed = std::make_unique<Packed>(backend, input.spec, allocate(static_cast<std::size_t>(total)));
+  std::vector<std::byte> expert(static_cast<std::size_t>(layout.bytes));
+  std::int64_t done = 0;
+  for (const ExpertWeights& weights : input.experts) {
+    repack(input.spec, layout, weights, expert.data(), input.executor);
+    check(cudaMemcpy(packed->memory.get() + done, expert.data(), expert.size(), cudaMemcpyHostToDevice),
+          "copying weights");
+    done += layout.bytes;
+    if (input.progress) input.progress(done, total);
+  }
+  return packed;
+}
+
+}  // namespace sluice::cuda

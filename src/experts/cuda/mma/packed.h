@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Weights in the card's memory.
+#pragma once
+
+#include <memory>
+
+#include "experts/backend.h"
+#include "experts/cuda/common/layout.h"
+#include "experts/cuda/mma/runtime.h"
+
+namespace sluice::cuda {
+
+class Packed : public PackedExperts {
+ public:
+  Packed(const Backend& packed_by, const ExpertsSpec& packed_spec, DeviceMemory weights);
+  ~Packed() override;
+  std::int64_t bytes() const override { return layout.bytes * spec.local_experts; }
+
+  const ExpertLayout layout;
+  DeviceMemory memory;  // [local_experts, layout.bytes]
+};
+
+/// Repacks on the processor, one expert at a time, and copies.
+std::unique_ptr<PackedExperts> pack(const Backend& backend, const PackInput& input);
+
+}  // namespace sluice::cuda

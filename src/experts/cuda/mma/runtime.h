@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA runtime as this library meets it: errors are thrown, memory has an owner.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <memory>
+
+namespace sluice::cuda {
+
+/// Throws out_of_memory or device, saying what was being done, unless the call went well.
+void check(cudaError_t error, const char* doing);
+
+/// The card that layers run on: the first that the driver shows.
+inline constexpr int kDevice = 0;
+
+/// Makes kDevice current in this thread and the caller's again at the end.
+class DeviceScope {
+ public:
+  DeviceScope();
+  ~DeviceScope();
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
+struct FreeDevice {
+  void operator()(std::byte* memory) const { cudaFree(memory); }
+};
+using DeviceMemory = std::unique_ptr<std::byte, FreeDevice>;
+
+/// Throws out_of_memory, with what is free.
+DeviceMemory allocate(std::size_t bytes);
+
+/// Memory for the time of a call, in the order of a stream. It comes from a pool of this library's own that
+/// keeps what it once had, so that a call asks the driver for nothing that an earlier one had.
+class CallMemory {
+ public:
+  CallMemory(std::size_t bytes, cudaStream_t stream);
+  ~CallMemory();
+  CallMemory(const CallMemory&) = delete;
+  CallMemory& operator=(const CallMemory&) = delete;
+
+  std::byte* data() const { return data_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  cudaStream_t stream_;
+};
+
+}  // namespace sluice::cuda
