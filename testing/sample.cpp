@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "format/formats.h"
+#include "testing/gguf_model.h"
 #include "testing/safetensors_writer.h"
 #include "testing/sample_flavours.h"
 
@@ -19,6 +20,9 @@ namespace sluice::testing {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr const char* kGgufFile = "model.gguf";
+constexpr std::string_view kGgufNames[] = {"deepseek-gguf"};
 
 const std::vector<std::string_view>& names() {
   static const std::vector<std::string_view> kNames = [] {
@@ -35,7 +39,7 @@ const sample::Flavour& flavour_of(std::string_view family) {
   fail(ErrorKind::invalid_argument,
        {.code = "unknown_family",
         .what = fmt::format("there is no sample of a family called \"{}\"", family),
-        .why = fmt::format("there are {}", fmt::join(names(), ", ")),
+        .why = fmt::format("there are {}, {}", fmt::join(names(), ", "), fmt::join(kGgufNames, ", ")),
         .todo = "use one of these names"});
 }
 
@@ -52,18 +56,21 @@ class Directory {
                        .why = error.message(),
                        .todo = "choose a place that may be written to"};
     });
-    require(!std::filesystem::exists(path_ / "config.json"), ErrorKind::io, [&] {
-      return ErrorInfo{.code = "not_empty",
-                       .what = "the directory has a model in it already",
-                       .file = path_ / "config.json",
-                       .why = "a sample must not overwrite a model",
-                       .todo = "choose another directory or remove this one"};
-    });
+    for (const char* name : {"config.json", kGgufFile})
+      require(!std::filesystem::exists(path_ / name), ErrorKind::io, [&] {
+        return ErrorInfo{.code = "not_empty",
+                         .what = "the directory has a model in it already",
+                         .file = path_ / name,
+                         .why = "a sample must not overwrite a model",
+                         .todo = "choose another directory or remove this one"};
+      });
   }
 
-  void write(const std::string& name, const Json& json) {
-    std::ofstream file(path_ / name);
-    file << json.dump(2) << "\n";
+  void write(const std::string& name, const Json& json) { write(name, json.dump(2) + "\n"); }
+
+  void write(const std::string& name, const std::string& bytes) {
+    std::ofstream file(path_ / name, std::ios::binary);
+    file << bytes;
     file.close();
     require(!file.fail(), ErrorKind::io, [&] {
       return ErrorInfo{.code = "write_failed",
@@ -115,11 +122,23 @@ void write_one_file(Directory& directory, const sample::Flavour& flavour, std::u
   directory.write("model.safetensors", shard.tensors);
 }
 
+/// The first layer is a dense one, which is left out.
+SampleFiles write_gguf_sample(const std::string& directory, std::uint64_t seed) {
+  Directory out(directory);
+  const std::vector<GgufLayer> layers = draw_deepseek_layers(seed);
+  out.write(kGgufFile, write_deepseek_gguf(layers, 1).file());
+  for (std::size_t i = 0; i < layers.size(); ++i) out.written.layers.push_back(static_cast<int>(i) + 1);
+  return out.written;
+}
+
 }  // namespace
 
 std::span<const std::string_view> sample_families() { return names(); }
 
+std::span<const std::string_view> gguf_sample_families() { return kGgufNames; }
+
 SampleFiles write_sample(std::string_view family, const std::string& directory, std::uint64_t seed) {
+  if (family == kGgufNames[0]) return write_gguf_sample(directory, seed);
   const sample::Flavour& flavour = flavour_of(family);
   Directory out(directory);
   out.write("config.json", flavour.config(flavour));

@@ -169,11 +169,13 @@ void add_plain_layer(Shard& shard, const Flavour& flavour, const PlainNames& nam
   }
 }
 
-/// What qwen3-moe-ignored leaves as it was: an expert by its own name, which covers its children; one matrix
-/// of an expert by its name; experts of one layer by an expression.
-constexpr const char* kIgnored[] = {"model.layers.0.mlp.experts.1", "model.layers.1.mlp.experts.1",
-                                    "model.layers.0.mlp.experts.5.down_proj",
-                                    "re:model[.]layers[.]1[.]mlp[.]experts[.][67][.].*"};
+/// What qwen3-moe-ignored leaves as it was: an expert of one layer by the names of its matrices, of the other
+/// by an expression; one matrix of an expert by its name; experts of one layer by an expression. The name of
+/// an expert alone would mean nothing: compressed-tensors does not look at parents.
+constexpr const char* kIgnored[] = {
+    "model.layers.0.mlp.experts.1.gate_proj", "model.layers.0.mlp.experts.1.up_proj",
+    "model.layers.0.mlp.experts.1.down_proj", "re:model[.]layers[.]1[.]mlp[.]experts[.]1[.][a-z]{2,4}_proj$",
+    "model.layers.0.mlp.experts.5.down_proj", "re:model[.]layers[.]1[.]mlp[.]experts[.][67][.].*"};
 
 bool is_ignored(const std::string& name) {
   const auto below = [&](std::string_view module) { return name.starts_with(module); };

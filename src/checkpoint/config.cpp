@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "checkpoint/text.h"
@@ -94,6 +95,16 @@ std::vector<std::string> Config::keys() const {
   std::vector<std::string> keys;
   for (const auto& [key, value] : std::get<Json::Object>(object_->value))
     if (!value.is_null()) keys.push_back(key);
+  return keys;
+}
+
+std::vector<std::string> Config::keys_as_written() const {
+  std::vector<std::pair<std::size_t, std::string>> places;
+  for (const auto& [key, value] : std::get<Json::Object>(object_->value))
+    if (!value.is_null()) places.emplace_back(value.place, key);
+  std::sort(places.begin(), places.end());
+  std::vector<std::string> keys;
+  for (auto& [place, key] : places) keys.push_back(std::move(key));
   return keys;
 }
 
@@ -232,7 +243,7 @@ std::vector<Config> Config::objects(std::string_view key) const {
   std::vector<Config> objects;
   const auto outer = object(key);
   if (!outer) return objects;
-  for (const std::string& name : outer->keys()) objects.push_back(*outer->object(name));
+  for (const std::string& name : outer->keys_as_written()) objects.push_back(*outer->object(name));
   return objects;
 }
 

@@ -34,7 +34,10 @@ class Config {
 
   const std::string& file_name() const { return *file_name_; }
   bool has(std::string_view key) const { return find(key) != nullptr; }
+  /// In order.
   std::vector<std::string> keys() const;
+  /// As the file has them, where the first or the last of several counts.
+  std::vector<std::string> keys_as_written() const;
   /// Keys whose value is null.
   std::vector<std::string> nulls() const;
 
@@ -54,7 +57,7 @@ class Config {
   bool is_text(std::string_view key) const;
   bool is_list(std::string_view key) const;
   std::optional<Config> object(std::string_view key) const;
-  /// The objects of an object, in order of their keys.
+  /// The objects of an object, as the file has them.
   std::vector<Config> objects(std::string_view key) const;
 
   /// A limit for each of `layers` layers, from a number or a list of at least that many. Zero, null and

@@ -38,7 +38,8 @@ enum class SharedWide : std::uint8_t {
 enum class Clamp : std::uint8_t {
   none,     // a limit in the file is refused
   gpt_oss,  // constants: limit 7, slope 1.702, shift 1
-  before,  // swiglu_clamp_exp on gate and up, then SiLU; for the shared expert the same unless it has its own
+  before,  // swiglu_clamp_exp, which must be there, on gate and up, then SiLU; for the shared expert the same
+           // unless it has its own
   after_silu,  // SiLU, then swiglu_clamp_exp on it and up
 };
 

@@ -270,6 +270,7 @@ class Planner {
   GgufLayerPlan of_layer(GgufLayerPlan plan, int layer) {
     plan.layer = layer;
     plan.intermediate = wide_of(layer);
+    if (arch_.clamp == Clamp::before && !keys_.has(key("swiglu_clamp_exp"))) missing("swiglu_clamp_exp");
     plan.params = limit_of("swiglu_clamp_exp", layer);
     if (arch_.clamp == Clamp::gpt_oss) plan.params = {.limit = 7.0f, .slope = 1.702f, .shift = 1.0f};
     plan.selection_bias = arch_.selection_bias;

@@ -63,15 +63,31 @@ bool listed_columns(const Config& weights) {
   return true;
 }
 
-bool is_expression(const std::string& name) { return name.find_first_of("*+?^$()[]{}|\\") != name.npos; }
+/// The scheme that `make` makes, or one that refuses as it does once a module needs it.
+template <class Make>
+Scheme when_needed(Make make) {
+  try {
+    return make();
+  } catch (const Error& error) {
+    return refusing_scheme(error);
+  }
+}
 
-/// AutoRound's names of modules: whole ones, or expressions that may match anywhere.
-std::string auto_round_rule(const std::string& name) {
-  if (!is_expression(name)) return name;
-  return name.starts_with("^") ? "re:" + name : "re:.*(?:" + name + ")";
+/// An override of GPTQModel may say how many bits, not in what layout.
+Scheme gptq_override(const Config& own, const Config& model, int zero_offset) {
+  for (const std::string_view key : {"method", "quant_method", "format", "checkpoint_format", "pack_dtype"})
+    if (own.has(key)) own.refuse("unknown_quantisation", key, "overrides of the layout are not read");
+  return gptq_integers(gptq_storage({own, model}, zero_offset));
+}
+
+/// AutoRound's names: whole ones, which name a layer and decide first, or expressions that may match
+/// anywhere.
+bool is_whole_name(const std::string& name) {
+  return name.find("layers.") != name.npos && name.find_first_of("*+?^$()[]{}|\\") == name.npos;
 }
 
 Scheme auto_round_scheme(const Keys& keys, const std::string& packing) {
+  if (keys.own.text_or("data_type", "int") != "int") unknown_quantisation(keys.own, "data_type", {"int"});
   if (packing.ends_with("awq"))
     return awq_integers({.bits = awq_bits(keys.with("bits")),
                          .group = group_of(keys.with("group_size")),
@@ -86,18 +102,16 @@ Quantisation read_gptq(const Config& config) {
   if (config.text_or("pack_dtype", "int32") != "int32") unknown_quantisation(config, "pack_dtype", {"int32"});
   const int zero_offset = gptq_zero_offset(config);
   Quantisation read{.not_converted = modules_not_converted(config)};
-  if (const auto dynamic = config.object("dynamic")) {
-    for (const std::string& key : dynamic->keys()) {  // the first that matches decides
-      const std::string expression =
-          "re:" + key.substr(key.starts_with("+:") || key.starts_with("-:") ? 2 : 0);
-      ModuleRules modules({expression}, config.file_name());
-      if (key.starts_with("-:"))
+  if (const auto dynamic = config.object("dynamic"))
+    for (const std::string& key : dynamic->keys_as_written()) {  // the first that matches decides
+      const bool left_out = key.starts_with("-:"), marked = left_out || key.starts_with("+:");
+      ModuleRules modules({"re:" + key.substr(marked ? 2 : 0)}, config.file_name());
+      if (left_out)
         read.schemes.push_back({std::move(modules), &schemes::kPlain});
       else
         read.add(std::move(modules),
-                 gptq_integers(gptq_storage({*dynamic->object(key), config}, zero_offset)));
+                 when_needed([&] { return gptq_override(*dynamic->object(key), config, zero_offset); }));
     }
-  }
   read.add(ModuleRules::everything(), gptq_integers(gptq_storage({config, config}, zero_offset)));
   read.words = read.made.back()->name;
   return read;
@@ -123,17 +137,20 @@ Quantisation read_auto_round(const Config& config) {
     unknown_quantisation(config, "packing_format",
                          {"auto_round", "auto_round:auto_gptq", "auto_round:auto_awq"});
   Quantisation read{.not_converted = modules_not_converted(config)};
+  read.named = ModuleMap<const Scheme*>(true);
   if (const auto extra = config.object("extra_config"))
-    for (const bool expressions : {false, true})  // whole names decide before expressions do
-      for (const std::string& key : extra->keys()) {
-        if (is_expression(key) != expressions) continue;
-        const Config own = *extra->object(key);
-        ModuleRules modules({auto_round_rule(key)}, config.file_name());
-        if (own.integer_or("bits", kBits, 4) >= 16)
-          read.schemes.push_back({std::move(modules), &schemes::kPlain});
-        else
-          read.add(std::move(modules), auto_round_scheme({own, config}, packing));
-      }
+    for (const std::string& key : extra->keys_as_written()) {
+      const Config own = *extra->object(key);
+      if (own.keys().empty()) continue;  // says nothing, also not that later expressions are not tried
+      const bool plain = own.integer_or("bits", kBits, 4) >= 16;
+      const Scheme* const scheme = plain ? &schemes::kPlain : read.keep(when_needed([&] {
+        return auto_round_scheme({own, config}, packing);
+      }));
+      if (is_whole_name(key))
+        read.named.set(key, scheme);
+      else
+        read.schemes.push_back({{{"re:.*?(?:" + key + ")"}, config.file_name()}, scheme});
+    }
   read.add(ModuleRules::everything(), auto_round_scheme({config, config}, packing));
   read.words = fmt::format("{} {}", packing, read.made.back()->name);
   return read;

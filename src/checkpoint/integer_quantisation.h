@@ -21,7 +21,7 @@ Scheme read_pack_quantized(const Config& group);
 [[noreturn]] void unknown_quantisation(const Config& config, std::string_view key,
                                        std::initializer_list<std::string_view> known);
 
-/// Modules that stay plain; the methods do not agree on the key.
-ModuleRules modules_not_converted(const Config& config);
+/// Modules that stay plain; the methods agree neither on the key nor on what matches.
+ModuleRules modules_not_converted(const Config& config, Matching matching = Matching::subtrees);
 
 }  // namespace sluice::checkpoint

@@ -132,6 +132,7 @@ class Builder {
     if (open_.empty()) {
       root_ = std::move(json);
     } else if (auto* members = std::get_if<Json::Object>(&open_.back().json.value)) {
+      json.place = members->size();
       members->emplace_back(open_.back().key, std::move(json));
     } else {
       std::get<Json::Array>(open_.back().json.value).push_back(std::move(json));

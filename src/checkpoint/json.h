@@ -19,6 +19,7 @@ struct Json {
   using Object = std::vector<Member>;  // sorted by key
   // An integer outside int64 becomes a double, and integer accessors refuse it.
   std::variant<std::nullptr_t, bool, std::int64_t, double, std::string, Array, Object> value = nullptr;
+  std::size_t place = 0;  // of a member among those of its object, as the file has them
 
   /// The member `key` of an object, or null.
   const Json* find(std::string_view key) const;

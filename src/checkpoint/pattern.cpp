@@ -3,12 +3,25 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "checkpoint/text.h"
 #include "core/error.h"
 
 namespace sluice::checkpoint {
+
+namespace {
+
+bool is_word(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+}
+
+bool at_edge_of_word(std::string_view text, std::size_t at) {
+  return (at > 0 && is_word(text[at - 1])) != (at < text.size() && is_word(text[at]));
+}
+
+}  // namespace
 
 /// A recursive descent over
 ///   alternatives = sequence ('|' sequence)*     sequence = (atom quantifier?)*
@@ -83,13 +96,51 @@ class PatternParser {
       one.push_back({Kind::split, -n, 1});
     } else if (take("?")) {
       one.insert(one.begin(), {Kind::split, 1, n + 1});
+    } else if (take("{")) {
+      one = repeated(one);
     } else {
       return one;
     }
     take("?");  // lazy: which way is tried first makes no difference to whether there is a match
-    if (more() && (text_[at_] == '*' || text_[at_] == '+' || text_[at_] == '?'))
+    if (more() && (text_[at_] == '*' || text_[at_] == '+' || text_[at_] == '?' || text_[at_] == '{'))
       refuse("a quantifier repeats nothing");
     return one;
+  }
+
+  /// A number of at most three digits; -1 where there is none.
+  int number() {
+    int value = -1;
+    for (int digits = 0; more() && text_[at_] >= '0' && text_[at_] <= '9'; ++digits) {
+      if (digits == 3) refuse("{m,n} of more than 999");
+      value = std::max(value, 0) * 10 + (text_[at_++] - '0');
+    }
+    return value;
+  }
+
+  /// What follows "{", as often as it says: copies that must be there, and then copies that may be, or a
+  /// loop.
+  Program repeated(const Program& one) {
+    const int least = number();
+    const bool range = take(",");
+    const int most = range ? number() : least;
+    if (!take("}") || (least < 0 && (!range || most < 0)) || (most >= 0 && most < least))
+      refuse("{m,n} makes no sense; write \\{ for the character");
+    const int copies = std::max({least, most, 0});
+    constexpr std::size_t kSteps = 2'000;  // nested, {m,n} multiply
+    if (one.size() * static_cast<std::size_t>(copies + 1) > kSteps) refuse("{m,n} repeats too much");
+    Program all;
+    for (int i = 0; i < least; ++i) append(all, one);
+    if (range && most < 0) {
+      all.push_back({Kind::split, 1, size(one) + 2});
+      append(all, one);
+      all.push_back({Kind::jump, -(size(one) + 1)});
+      return all;
+    }
+    for (int i = std::max(least, 0); i < most; ++i) {
+      all.push_back({Kind::split, 1, (most - i) * (size(one) + 1)});
+      append(all, one);
+    }
+    return all;
   }
 
   Program atom() {
@@ -102,10 +153,11 @@ class PatternParser {
     if (take("^")) return {{Kind::begin}};
     if (take("$")) return {{Kind::end}};
     if (take(".")) return one_of(~Set().set('\n'));
+    if (take("\\b")) return {{Kind::edge}};
+    if (take("\\B")) return {{Kind::not_edge}};
     if (take("\\")) return one_of(escape());
     const char c = text_[at_++];
-    if (c == '*' || c == '+' || c == '?') refuse("a quantifier repeats nothing");
-    if (c == '{') refuse("{m,n} is not known; write \\{ for the character");
+    if (c == '*' || c == '+' || c == '?' || c == '{') refuse("a quantifier repeats nothing");
     return one_of(Set().set(static_cast<unsigned char>(c)));
   }
 
@@ -199,6 +251,10 @@ bool Pattern::passes(const Step& step, std::string_view text, std::size_t at) co
       return at == 0;
     case Kind::end:
       return at == text.size();
+    case Kind::edge:
+      return at_edge_of_word(text, at);
+    case Kind::not_edge:
+      return !at_edge_of_word(text, at);
     case Kind::lookahead:
       return run(programs_[static_cast<std::size_t>(step.first)], text, at);
     case Kind::not_lookahead:

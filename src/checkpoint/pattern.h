@@ -4,8 +4,8 @@
 // stack): all alternatives are followed at once, a character at a time.
 //
 // Known: literals, '.', [classes], \d \w \s and their opposites, groups, (?:groups), '|', '*', '+', '?',
-// their lazy forms, '^', '$', and lookahead (?=...) and (?!...). Unknown, and refused: {m,n}, backreferences,
-// lookbehind, flags.
+// {m,n}, their lazy forms, '^', '$', \b, \B, and lookahead (?=...) and (?!...). Unknown, and refused:
+// backreferences, lookbehind, flags.
 #pragma once
 
 #include <bitset>
@@ -25,7 +25,18 @@ class Pattern {
   /// reached.
   bool matches_start(std::string_view text) const { return run(programs_.back(), text, 0); }
 
-  enum class Kind : std::uint8_t { character, split, jump, begin, end, lookahead, not_lookahead, done };
+  enum class Kind : std::uint8_t {
+    character,
+    split,
+    jump,
+    begin,
+    end,
+    edge,      // of a word
+    not_edge,  // the opposite
+    lookahead,
+    not_lookahead,
+    done
+  };
   /// One step. `split` goes on at both offsets, `jump` at the first; everything else at the next step.
   struct Step {
     Kind kind;

@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
-#include <optional>
 
 #include "checkpoint/integer_quantisation.h"
 #include "checkpoint/text.h"
@@ -101,20 +101,30 @@ const Scheme& compressed_scheme(const Config& outer, const Config& group) {
                         "pack-quantized"});
 }
 
-/// Targets are names, expressions, or classes of modules. Of all groups names decide first, then expressions,
-/// then classes: a group for "Linear" does not hide one for some of them (compressed-tensors,
-/// find_name_or_class_matches). Expert matrices are Linear modules.
-enum TargetKind { kName, kExpression, kClass, kTargetKinds };
-
-/// The targets of a kind; nothing where a group has none.
-std::optional<ModuleRules> targets(const Config& group, TargetKind wanted) {
-  std::vector<std::string> rules;
-  for (const std::string& target : group.texts_or_empty("targets")) {
-    const TargetKind kind = target == "Linear" ? kClass : target.starts_with("re:") ? kExpression : kName;
-    if (kind == wanted) rules.push_back(target);
+/// The scheme of one config group. What it says of activations is not read: they are not quantised here.
+const Scheme* group_scheme(const Config& outer, const Config& group, Quantisation& read) {
+  if (!group.has("weights")) return &schemes::kPlain;
+  const Config& named = group.has("format") ? group : outer;
+  try {
+    if (named.text("format") == "pack-quantized") return read.keep(read_pack_quantized(group));
+    return &compressed_scheme(outer, group);
+  } catch (const Error& error) {
+    return read.keep(refusing_scheme(error));
   }
-  if (rules.empty()) return {};
-  return wanted == kClass ? ModuleRules::everything() : ModuleRules(rules, group.file_name());
+}
+
+/// Targets are names, expressions, or classes of modules. Of all groups names decide first, then expressions
+/// in order of their letters, then classes (compressed-tensors, match_targets); of the same target twice the
+/// last. Expert matrices are Linear modules.
+void add_targets(const std::map<std::string, const Scheme*>& targets, const std::string& file_name,
+                 Quantisation& read) {
+  for (const auto& [target, scheme] : targets) {
+    if (target.starts_with("re:")) read.schemes.push_back({{{target}, file_name, Matching::exact}, scheme});
+    read.named.set(target, scheme);
+  }
+  for (const char* kind : {"Linear", "Module"})
+    if (const auto found = targets.find(kind); found != targets.end())
+      read.schemes.push_back({ModuleRules::everything(), found->second});
 }
 
 Quantisation read_compressed_tensors(const Config& config) {
@@ -124,29 +134,31 @@ Quantisation read_compressed_tensors(const Config& config) {
     unknown_quantisation(*sparsity, "format", {"dense"});
   if (config.text_or("quantization_status", "compressed") != "compressed")
     unknown_quantisation(config, "quantization_status", {"compressed"});
-  Quantisation read{.words = "compressed-tensors", .not_converted = modules_not_converted(config)};
+  Quantisation read{.words = "compressed-tensors",
+                    .not_converted = modules_not_converted(config, Matching::exact)};
   const std::vector<Config> groups = config.objects("config_groups");
   if (groups.empty()) config.refuse("unknown_quantisation", "config_groups", "there is no config group");
-  std::vector<const Scheme*> schemes;
+  std::map<std::string, const Scheme*> targets;
   for (const Config& group : groups) {
-    const Config& named = group.has("format") ? group : config;
-    if (named.text("format") == "pack-quantized") {
-      read.made.push_back(std::make_shared<const Scheme>(read_pack_quantized(group)));
-      schemes.push_back(read.made.back().get());
-    } else {
-      schemes.push_back(&compressed_scheme(config, group));
-    }
-    read.words += fmt::format("{} {}", schemes.size() > 1 ? "," : "", schemes.back()->name);
+    const Scheme* const scheme = group_scheme(config, group, read);
+    read.words += fmt::format("{} {}", &group != &groups.front() ? "," : "", scheme->name);
+    for (const std::string& target : group.texts_or_empty("targets")) targets[target] = scheme;
   }
-  for (int kind = kName; kind < kTargetKinds; ++kind)
-    for (std::size_t i = 0; i < groups.size(); ++i)
-      if (auto modules = targets(groups[i], static_cast<TargetKind>(kind)))
-        read.schemes.push_back({*std::move(modules), schemes[i]});
+  add_targets(targets, config.file_name(), read);
   return read;
 }
 
+/// In upper case, as older ModelOpt did not write them.
+std::string algorithm_of(const Config& config) {
+  std::string algorithm = config.text("quant_algo");
+  std::transform(algorithm.begin(), algorithm.end(), algorithm.begin(), [](char letter) {
+    return letter >= 'a' && letter <= 'z' ? char(letter - 'a' + 'A') : letter;
+  });
+  return algorithm;
+}
+
 const Scheme& modelopt_scheme(const Config& config) {
-  const std::string algorithm = config.text("quant_algo");
+  const std::string algorithm = algorithm_of(config);
   if (algorithm == "NVFP4" || algorithm == "W4A16_NVFP4") {
     if (config.integer_or("group_size", kSmall, 16) != 16) unknown_quantisation(config, "group_size", {"16"});
     return schemes::kModeloptNvfp4;
@@ -160,6 +172,38 @@ const Scheme& modelopt_scheme(const Config& config) {
       {"NVFP4", "W4A16_NVFP4", "FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "MXFP8", "MIXED_PRECISION"});
 }
 
+/// `quantized_layers` of MIXED_PRECISION: names of modules, or of what is above them. What stands there of
+/// other modules than experts need not be known.
+Quantisation read_modelopt_layers(const Config& config, const Config& layers) {
+  Quantisation read{.words = "modelopt MIXED_PRECISION",
+                    .not_converted = modules_not_converted(config, Matching::wildcards),
+                    .named = ModuleMap<const Scheme*>(true)};
+  std::map<std::string, const Scheme*> unknown;
+  for (const std::string& module : layers.keys()) {
+    const Config layer = *layers.object(module);
+    try {
+      read.named.set(module, &modelopt_scheme(layer));
+    } catch (const Error& error) {
+      const Scheme*& scheme = unknown[layer.text_or("quant_algo", "")];
+      if (scheme == nullptr) scheme = read.keep(refusing_scheme(error));
+      read.named.set(module, scheme);
+    }
+  }
+  return read;
+}
+
+/// In config.json: either the object of hf_quant_config.json below "quantization", or its keys themselves.
+Quantisation read_modelopt(const Config& config) {
+  const auto inner = config.object("quantization");
+  return read_modelopt_quantisation(inner ? *inner : config);
+}
+
+[[noreturn]] void refuse_for(const std::string& module, const Error& error) {
+  ErrorInfo info = error.info();
+  info.tensor = printable(module);
+  fail(error.kind(), std::move(info));
+}
+
 /// One quant_method.
 struct Method {
   std::string_view name;
@@ -171,7 +215,9 @@ constexpr Method kMethods[] = {
     {"fp8", read_fp8},
     {"mxfp8", read_mxfp8},
     {"compressed-tensors", read_compressed_tensors},
-    {"modelopt", read_modelopt_quantisation},
+    {"modelopt", read_modelopt},
+    {"modelopt_fp4", read_modelopt},
+    {"modelopt_mixed", read_modelopt},
     {"gptq", read_gptq},
     {"awq", read_awq},
     {"auto-round", read_auto_round},
@@ -186,27 +232,32 @@ void unknown_quantisation(const Config& config, std::string_view key,
                 "Use a checkpoint of this model in one of these, or the unquantised one");
 }
 
-ModuleRules modules_not_converted(const Config& config) {
+ModuleRules modules_not_converted(const Config& config, Matching matching) {
   std::vector<std::string> rules;
   for (const std::string_view key : {"modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules"})
     for (std::string& rule : config.texts_or_empty(key)) rules.push_back(std::move(rule));
-  return {rules, config.file_name()};
+  return {rules, config.file_name(), matching};
 }
 
 Quantisation read_modelopt_quantisation(const Config& config) {
-  if (config.text("quant_algo") != "MIXED_PRECISION") {
-    const Scheme& scheme = modelopt_scheme(config);
-    return everywhere(scheme, fmt::format("modelopt {}", scheme.name), modules_not_converted(config));
+  if (algorithm_of(config) == "MIXED_PRECISION") {
+    const auto layers = config.object("quantized_layers");
+    if (!layers)
+      config.refuse("unknown_quantisation", "quantized_layers", "MIXED_PRECISION lists its modules there");
+    return read_modelopt_layers(config, *layers);
   }
-  const auto layers = config.object("quantized_layers");
-  if (!layers)
-    config.refuse("unknown_quantisation", "quantized_layers", "MIXED_PRECISION lists its modules there");
-  std::map<const Scheme*, std::vector<std::string>> modules;
-  for (const std::string& module : layers->keys())
-    modules[&modelopt_scheme(*layers->object(module))].push_back(module);
-  Quantisation read{.words = "modelopt MIXED_PRECISION", .not_converted = modules_not_converted(config)};
-  for (const auto& [scheme, names] : modules) read.schemes.push_back({{names, config.file_name()}, scheme});
-  return read;
+  const Scheme& scheme = modelopt_scheme(config);
+  return everywhere(scheme, fmt::format("modelopt {}", scheme.name),
+                    modules_not_converted(config, Matching::wildcards));
+}
+
+Scheme refusing_scheme(const Error& error) {
+  return {.name = "one that is not read",
+          .matrix = [error](TensorReader&, const std::string& module, MatrixShape) -> WeightMatrix {
+            refuse_for(module, error);
+          },
+          .stack = [error](TensorReader&, const std::string& module,
+                           StackShape) -> std::vector<WeightMatrix> { refuse_for(module, error); }};
 }
 
 Quantisation read_quantisation(const Config& config) {
@@ -220,15 +271,20 @@ Quantisation read_quantisation(const Config& config) {
       {"mxfp4", "fp8", "mxfp8", "compressed-tensors", "modelopt", "gptq", "awq", "auto-round"});
 }
 
-void Quantisation::add(ModuleRules modules, Scheme scheme) {
+const Scheme* Quantisation::keep(Scheme scheme) {
   made.push_back(std::make_shared<const Scheme>(std::move(scheme)));
-  schemes.push_back({std::move(modules), made.back().get()});
+  return made.back().get();
+}
+
+void Quantisation::add(ModuleRules modules, Scheme scheme) {
+  schemes.push_back({std::move(modules), keep(std::move(scheme))});
 }
 
 const Scheme& Quantisation::of(std::string_view module) const {
-  if (!not_converted.match(module))
-    for (const Assignment& assignment : schemes)
-      if (assignment.modules.match(module)) return *assignment.scheme;
+  if (not_converted.match(module)) return schemes::kPlain;
+  if (const auto scheme = named.find(module)) return **scheme;
+  for (const Assignment& assignment : schemes)
+    if (assignment.modules.match(module)) return *assignment.scheme;
   return schemes::kPlain;
 }
 

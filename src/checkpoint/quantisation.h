@@ -11,6 +11,7 @@
 #include "checkpoint/config.h"
 #include "checkpoint/module_rules.h"
 #include "checkpoint/schemes/scheme.h"
+#include "sluice/error.h"
 
 namespace sluice::checkpoint {
 
@@ -20,16 +21,22 @@ struct Quantisation {
     const Scheme* scheme;
   };
 
-  std::string words = "none";            // for people
-  ModuleRules not_converted = {};        // stored plainly whatever follows
+  std::string words = "none";                                   // for people
+  ModuleRules not_converted = {};                               // stored plainly whatever follows
+  ModuleMap<const Scheme*> named = ModuleMap<const Scheme*>();  // modules by name, before the others
   std::vector<Assignment> schemes = {};  // the first whose modules match decides; none: plain
 
   std::vector<std::shared_ptr<const Scheme>> made = {};  // schemes that `schemes` names and this model owns
 
-  /// Adds a scheme that is this model's own.
+  /// Keeps a scheme that is this model's own.
+  const Scheme* keep(Scheme scheme);
   void add(ModuleRules modules, Scheme scheme);
   const Scheme& of(std::string_view module) const;
 };
+
+/// A scheme that refuses in the words of `error` when a module needs it: what one group of a configuration
+/// says of attention need not be known to read experts.
+Scheme refusing_scheme(const Error& error);
 
 /// Reads `quantization_config` of config.json. Throws corrupt_file (unknown_quantisation) for a method, or a
 /// variant of it, that is not known.

@@ -18,17 +18,18 @@ struct Runs {
   std::int64_t planes = 1;
   std::ptrdiff_t plane_stride = 0;
 
-  /// Calls visit(data, bytes) in pieces small enough to stay in the first cache for a second look.
+  /// Calls visit(data, bytes) in pieces small enough to stay in the first cache for a second look. Pieces of
+  /// a run are whole units, if the run is.
   template <class Visit>
-  void each(Visit visit) const {
+  void each(Visit visit, std::int64_t unit = 1) const {
     for (std::int64_t plane = 0; plane < planes; ++plane) {
       const std::byte* const begin = data + plane * plane_stride;
       if (stride == bytes)
-        pieces(begin, bytes * count, visit);
+        pieces(begin, bytes * count, visit, unit);
       else if (bytes <= 8)
         gathered(begin, visit);
       else
-        for (std::int64_t run = 0; run < count; ++run) pieces(begin + run * stride, bytes, visit);
+        for (std::int64_t run = 0; run < count; ++run) pieces(begin + run * stride, bytes, visit, unit);
     }
   }
 
@@ -36,8 +37,9 @@ struct Runs {
   static constexpr std::int64_t kPiece = 16384;
 
   template <class Visit>
-  static void pieces(const std::byte* begin, std::int64_t length, Visit& visit) {
-    for (std::int64_t at = 0; at < length; at += kPiece) visit(begin + at, std::min(kPiece, length - at));
+  static void pieces(const std::byte* begin, std::int64_t length, Visit& visit, std::int64_t unit) {
+    const std::int64_t piece = kPiece / unit * unit;
+    for (std::int64_t at = 0; at < length; at += piece) visit(begin + at, std::min(piece, length - at));
   }
   /// Single elements with others between them are copied together first.
   template <class Visit>

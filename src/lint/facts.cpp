@@ -6,13 +6,11 @@
 #include <vector>
 
 #include "core/bits.h"
-#include "format/bf16.h"
 #include "format/e2m1.h"
 #include "format/e4m3.h"
-#include "format/f16.h"
 #include "format/formats.h"
-#include "format/scales.h"
 #include "lint/bytes.h"
+#include "lint/look.h"
 
 namespace sluice::linting {
 namespace {
@@ -42,17 +40,6 @@ Runs code_runs(const WeightMatrix& matrix, Kind kind) {
                                 geometry(matrix.format).code_bits / 8});
 }
 
-format::ScaleShape scales_of(const WeightMatrix& matrix) {
-  return format::scale_shape(geometry(matrix), matrix.rows, matrix.cols);
-}
-
-Runs scale_runs(const WeightMatrix& matrix) {
-  const auto shape = scales_of(matrix);
-  const ScalesView& scales = matrix.scales;
-  return runs_of(scales.data,
-                 {shape.rows, shape.cols, scales.row_stride, scales.col_stride, bits(scales.dtype) / 8});
-}
-
 Runs zero_runs(const WeightMatrix& matrix) {
   const IntegerParts& parts = matrix.integers;
   if (parts.zeros == nullptr) return {};
@@ -67,11 +54,6 @@ Runs column_runs(const WeightMatrix& matrix) {
   if (matrix.integers.column_groups == nullptr) return {};
   return {
       .data = matrix.integers.column_groups, .count = 1, .bytes = 4 * matrix.cols, .stride = 4 * matrix.cols};
-}
-
-/// log2 of a magnitude, straight between powers of two: at most 0.09 off, and one subtraction.
-double log2_of(float magnitude) {
-  return static_cast<double>(bits_as<std::uint32_t>(magnitude)) / (1 << 23) - 127;
 }
 
 // ---- plain numbers
@@ -135,20 +117,6 @@ void look_at_plain(const Runs& runs, Hash& hash, Facts& facts) {
 
 // ---- codes of 4 and 8 bits
 
-void weigh(Facts& facts, std::size_t code, float value, float largest) {
-  const std::int64_t count = facts.codes[code];
-  const float magnitude = std::abs(value);
-  if (std::isnan(value)) {
-    facts.not_finite += count;
-  } else if (magnitude == 0) {
-    facts.zeros += count;
-  } else {
-    facts.log2_sum += static_cast<double>(count) * std::log2(static_cast<double>(magnitude));
-    facts.log2_count += count;
-    if (magnitude == largest) facts.top += count;
-  }
-}
-
 void look_at_bytes(const Runs& runs, Hash& hash, Facts& facts) {
   ByteCounts counts;
   runs.each([&](const std::byte* data, std::int64_t bytes) {
@@ -169,112 +137,6 @@ void look_at_bytes(const Runs& runs, Hash& hash, Facts& facts) {
   for (std::size_t code = 0; code < 16; ++code) weigh(facts, code, format::kE2m1[code], format::kE2m1Max);
 }
 
-// ---- integers
-
-/// Counts the codes of lines, several at a time: `together` neighbours make up to 12 bits, and those are
-/// counted as one number.
-class CodeCounts {
- public:
-  CodeCounts(const WeightMatrix& matrix, std::int64_t codes_of_line)
-      : matrix_(matrix),
-        bits_(format::integer_bits(matrix)),
-        together_(12 / bits_),
-        codes_(codes_of_line),
-        sums_(std::size_t{1} << (together_ * bits_)) {}
-
-  void add_line(std::int64_t line) {
-    const PackedGrid& grid = matrix_.integers.codes;
-    const std::byte* word = matrix_.codes + line * grid.line_stride;
-    const bool dense = grid.packing == Packing::dense;
-    const int digit = together_ * bits_;
-    std::uint64_t held = 0;
-    int have = 0;
-    for (std::int64_t left = codes_; left > 0; word += grid.word_stride) {
-      const std::uint64_t next = load<std::uint32_t>(word);
-      // Padded words start afresh; the order of AWQ's nibbles makes no difference to counts of whole words.
-      held = dense ? held | next << have : next;
-      have = dense ? have + 32 : 32 / bits_ * bits_;
-      for (; have >= digit && left >= together_; have -= digit, left -= together_, held >>= digit)
-        ++sums_[held & (sums_.size() - 1)];
-      if (dense && left >= together_) continue;
-      for (; have >= bits_ && left > 0; have -= bits_, --left, held >>= bits_) ++single_[held & mask()];
-    }
-  }
-
-  void into(std::array<std::int64_t, 256>& codes) const {
-    for (std::size_t code = 0; code <= mask(); ++code) codes[code] += single_[code];
-    for (std::size_t digit = 0; digit < sums_.size(); ++digit)
-      for (int i = 0; i < together_; ++i) codes[digit >> (i * bits_) & mask()] += sums_[digit];
-  }
-
- private:
-  std::size_t mask() const { return (std::size_t{1} << bits_) - 1; }
-
-  const WeightMatrix& matrix_;
-  int bits_, together_;
-  std::int64_t codes_;
-  std::vector<std::int64_t> sums_;
-  std::array<std::int64_t, 256> single_ = {};
-};
-
-void look_at_integers(const WeightMatrix& matrix, const Runs& runs, Hash& hash, Facts& facts) {
-  const PackedGrid& grid = matrix.integers.codes;
-  const int bits = format::integer_bits(matrix);
-  const bool by_row = grid.along == PackedGrid::Along::row;
-  const std::int64_t lines = by_row ? matrix.rows : matrix.cols, codes = by_row ? matrix.cols : matrix.rows;
-  const bool whole_bytes = 8 % bits == 0 && codes * bits % 32 == 0;
-  ByteCounts counts;
-  runs.each([&](const std::byte* data, std::int64_t bytes) {
-    hash.add(data, bytes);
-    if (whole_bytes) counts.add(data, bytes);
-  });
-  if (whole_bytes) {
-    const auto sums = counts.sums();
-    const unsigned mask = (1u << bits) - 1;
-    for (unsigned byte = 0; byte < 256; ++byte)
-      for (int shift = 0; shift < 8; shift += bits) facts.codes[byte >> shift & mask] += sums[byte];
-  } else {
-    CodeCounts slow(matrix, codes);
-    for (std::int64_t line = 0; line < lines; ++line) slow.add_line(line);
-    slow.into(facts.codes);
-  }
-  const unsigned middle = 1u << (bits - 1);
-  for (unsigned code = 0; code < 2 * middle; ++code)
-    weigh(facts, code, static_cast<float>(code) - static_cast<float>(middle), static_cast<float>(middle));
-  facts.top += facts.codes[2 * middle - 1];  // the largest positive one stands beside -middle
-}
-
-void look_at_zero_points(const WeightMatrix& matrix, Facts& facts) {
-  if (matrix.integers.zeros == nullptr) return;
-  const std::int64_t groups = format::groups_of_row(matrix);
-  std::vector<std::uint8_t> zeros(static_cast<std::size_t>(groups));
-  for (std::int64_t row = 0; row < matrix.rows; ++row) {
-    format::zeros_of_row(matrix, row, zeros.data());
-    for (const unsigned zero : zeros) {
-      facts.smallest_zero_point = std::min(facts.smallest_zero_point, zero);
-      facts.largest_zero_point = std::max(facts.largest_zero_point, zero);
-      facts.wrapped_zero_points += zero < static_cast<unsigned>(matrix.integers.zero_offset);
-    }
-  }
-  facts.zero_points = matrix.rows * groups;
-}
-
-void look_at_groups(const WeightMatrix& matrix, Facts& facts) {
-  const std::byte* const listed = matrix.integers.column_groups;
-  if (listed == nullptr) return;
-  std::vector<std::int64_t> columns(static_cast<std::size_t>(format::groups_of_row(matrix)));
-  for (std::int64_t c = 0; c < matrix.cols; ++c) {
-    const std::int64_t group = load<std::int32_t>(listed + 4 * c);
-    if (group < 0 || group >= static_cast<std::int64_t>(columns.size()))
-      facts.bad_groups = true;
-    else
-      ++columns[static_cast<std::size_t>(group)];
-  }
-  const auto [smallest, largest] = std::minmax_element(columns.begin(), columns.end());
-  facts.smallest_group = *smallest;
-  facts.largest_group = *largest;
-}
-
 // ---- everything else
 
 void look_at_decoded(const WeightMatrix& matrix, Hash& hash, Facts& facts) {
@@ -291,87 +153,21 @@ void look_at_decoded(const WeightMatrix& matrix, Hash& hash, Facts& facts) {
   facts.denormal = 0;  // products, not what is stored
 }
 
-// ---- scales
-
-struct ScaleValue {
-  float value = 0;
-  std::int64_t times = 1;
-};
-
-void add_scale(ScaleFacts& facts, format::Signs signs, const ScaleValue& scale) {
-  if (const auto fault = format::scale_fault(scale.value, signs)) {
-    facts.faults[static_cast<std::size_t>(*fault)] += scale.times;
-    return;
-  }
-  const float magnitude = std::abs(scale.value);
-  facts.smallest = std::min(facts.smallest, magnitude);
-  facts.largest = std::max(facts.largest, magnitude);
-  facts.log2_sum += log2_of(magnitude) * static_cast<double>(scale.times);
-}
-
-/// Scales of a byte: what each byte means is worked out once.
-void add_byte_scales(const Runs& runs, DType dtype, format::Signs signs, ScaleFacts& facts) {
-  ByteCounts counts;
-  runs.each([&](const std::byte* data, std::int64_t bytes) { counts.add(data, bytes); });
-  const auto sums = counts.sums();
-  for (std::size_t code = 0; code < 256; ++code) {
-    const auto byte = static_cast<std::byte>(code);
-    if (sums[code] != 0) add_scale(facts, signs, {format::read_number(dtype, &byte), sums[code]});
-  }
-  const bool e8m0 = dtype == DType::f8_e8m0;
-  facts.at_bottom = sums[e8m0 ? 0 : 1];
-  facts.at_top = sums[e8m0 ? 254 : 126];
-}
-
-template <class Bits, class Number>
-void add_wide_scales(const Runs& runs, format::Signs signs, Number number, ScaleFacts& facts) {
-  runs.each([&](const std::byte* data, std::int64_t bytes) {
-    for (std::int64_t at = 0; at < bytes; at += sizeof(Bits))
-      add_scale(facts, signs, {number(load<Bits>(data + at))});
-  });
-}
-
-/// Where the first of each fault is. Slow, and only for matrices that have one.
-void find_faults(const WeightMatrix& matrix, format::Signs signs, ScaleFacts& facts) {
-  const auto shape = scales_of(matrix);
-  std::array<bool, format::kScaleFaults> seen = {};
-  for (std::int64_t i = 0; i < shape.rows; ++i)
-    for (std::int64_t j = 0; j < shape.cols; ++j) {
-      const auto fault = format::scale_fault(format::scale_at(matrix.scales, i, j), signs);
-      if (!fault || seen[static_cast<std::size_t>(*fault)]) continue;
-      const auto at = static_cast<std::size_t>(*fault);
-      seen[at] = true;
-      facts.first_row[at] = i;
-      facts.first_col[at] = j;
-    }
-}
-
-void look_at_scales(const WeightMatrix& matrix, Hash& hash, ScaleFacts& facts) {
-  const auto shape = scales_of(matrix);
-  if (matrix.scales.data == nullptr || shape.rows * shape.cols == 0) return;
-  const format::Signs signs = format::signs_of(matrix.format);
-  const Runs runs = scale_runs(matrix);
-  facts.count = shape.rows * shape.cols;
-  runs.each([&](const std::byte* data, std::int64_t bytes) { hash.add(data, bytes); });
-  switch (matrix.scales.dtype) {
-    case DType::f32:
-      add_wide_scales<float>(
-          runs, signs, [](float value) { return value; }, facts);
-      break;
-    case DType::bf16:
-      add_wide_scales<std::uint16_t>(runs, signs, format::bf16_to_float, facts);
-      break;
-    case DType::f16:
-      add_wide_scales<std::uint16_t>(runs, signs, format::f16_to_float, facts);
-      break;
-    default:
-      add_byte_scales(runs, matrix.scales.dtype == DType::u8 ? DType::f8_e8m0 : matrix.scales.dtype, signs,
-                      facts);
-  }
-  if (facts.good() != facts.count) find_faults(matrix, signs, facts);
-}
-
 }  // namespace
+
+void weigh(Facts& facts, std::size_t code, float value, float largest) {
+  const std::int64_t count = facts.codes[code];
+  const float magnitude = std::abs(value);
+  if (std::isnan(value)) {
+    facts.not_finite += count;
+  } else if (magnitude == 0) {
+    facts.zeros += count;
+  } else {
+    facts.log2_sum += static_cast<double>(count) * std::log2(static_cast<double>(magnitude));
+    facts.log2_count += count;
+    if (magnitude == largest) facts.top += count;
+  }
+}
 
 Kind kind_of(const WeightMatrix& matrix) {
   if (is_plain(matrix)) return Kind::plain;

@@ -137,7 +137,7 @@ const Corruption kTensors[] = {
      "missing_tensor", {"experts.0.up_proj.weight", "beside it are weight_packed"}},
     {"one_expert_missing_in_the_ignore_list", kMxfp4,
      [](EditableModel& m) {
-       m.in_config("\"lm_head\"", "\"model.layers.0.mlp.experts.0\"");
+       m.in_config("\"lm_head\"", "\"re:model.layers.0.mlp.experts.0.*\"");
        for (const std::string expert : {"0", "1"})
          for (const std::string matrix : {"gate_proj", "up_proj", "down_proj"}) {
            const std::string module = "model.layers.0.mlp.experts." + expert + "." + matrix;

@@ -11,7 +11,11 @@
 #include "format/geometry.h"
 #include "sluice/checkpoint.h"
 #include "sluice/error.h"
+#include "sluice/layer.h"
+#include "testing/draw.h"
+#include "testing/gguf_model.h"
 #include "testing/gguf_writer.h"
+#include "testing/usable_backends.h"
 
 namespace sluice {
 namespace {
@@ -90,6 +94,17 @@ class Written {
 
 Checkpoint open(const GgufWriter& file) { return Checkpoint::open(Written(file).path()); }
 
+/// The code of the Error that `body` throws, or nothing.
+template <class Body>
+std::string code_of(Body body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.info().code;
+  }
+  return "";
+}
+
 TEST(Gguf, DeepseekByItsKeys) {
   const Checkpoint model = open(deepseek());
   const LayerSpec spec = model.spec(0);
@@ -126,6 +141,59 @@ TEST(Gguf, DefaultsAreTheArchitectures) {
   const Checkpoint qwen = open(base("qwen3moe"));
   for (const std::string& note : qwen.info().notes) said += note + "\n";
   EXPECT_NE(said.find("qwen3moe.expert_weights_norm is not in the file; true"), said.npos) << said;
+}
+
+/// What llama.cpp's src/models have for files without the keys of the router.
+struct Default {
+  const char* architecture;
+  const char* score;
+  bool renormalise, selection_bias, gated_shared = false;
+};
+
+constexpr Default kDefaults[] = {
+    {"qwen2moe", "softmax", false, false, true}, {"qwen3moe", "softmax", true, false},
+    {"qwen3next", "softmax", true, false, true}, {"qwen35moe", "softmax", true, false, true},
+    {"olmoe", "softmax", false, false},          {"granitemoe", "softmax", true, false},
+    {"deepseek", "softmax", false, false},       {"deepseek2", "softmax", false, false},
+    {"ernie4_5-moe", "softmax", true, true},     {"glm4moe", "sigmoid", false, true},
+    {"glm-dsa", "sigmoid", false, true},         {"step35", "sigmoid", false, true},
+};
+
+TEST(Gguf, RoutersWithoutTheirKeys) {
+  for (const Default& one : kDefaults) {
+    GgufWriter file = base(one.architecture);
+    if (one.selection_bias) add(file, "blk.0.exp_probs_b.bias", {kExperts});
+    if (one.gated_shared) {
+      add_shared(file, kWide);
+      add(file, "blk.0.ffn_gate_inp_shexp.weight", {kHidden});
+    }
+    const RouterSpec router = open(file).spec(0).router;
+    EXPECT_EQ(router.score.str(), one.score) << one.architecture;
+    EXPECT_EQ(router.renormalise, one.renormalise) << one.architecture;
+    EXPECT_EQ(router.selection_bias, one.selection_bias) << one.architecture;
+  }
+  for (const char* needs_keys : {"minimax-m2", "bailingmoe2", "dots1", "deepseek32"})
+    EXPECT_EQ(code_of([&] { open(base(needs_keys)); }), "gguf_missing_key") << needs_keys;
+}
+
+/// Its limit has no default: a file without one is refused, as llama.cpp does.
+TEST(Gguf, Deepseek4ByItsKeys) {
+  GgufWriter file = base("deepseek4");
+  file.add_u32("deepseek4.expert_gating_func", 4);
+  file.add_flag("deepseek4.expert_weights_norm", true);
+  file.add_f32("deepseek4.expert_weights_scale", 1.5f);
+  file.add_u32("deepseek4.expert_shared_count", 1);
+  file.add_u32("deepseek4.hash_layer_count", 0);
+  add(file, "blk.0.exp_probs_b.bias", {kExperts});
+  add_shared(file, kWide);
+  EXPECT_EQ(code_of([&] { open(file); }), "gguf_missing_key");
+  file.add_floats("deepseek4.swiglu_clamp_exp", {10});
+  const LayerSpec spec = open(file).spec(0);
+  EXPECT_EQ(spec.router.score.str(), "sqrt_softplus");
+  EXPECT_EQ(spec.router.scale, 1.5f);
+  EXPECT_EQ(spec.routed.activation.str(), "silu");
+  EXPECT_EQ(spec.routed.params.limit, 10.0f);
+  EXPECT_EQ(spec.shared->experts.params.limit, 10.0f);
 }
 
 TEST(Gguf, LimitsOfEveryLayer) {
@@ -361,6 +429,60 @@ TEST(Gguf, GptOssIsWhatItsSafetensorsAre) {
           ASSERT_EQ(got, want);
         }
   }
+}
+
+struct Answer {
+  std::vector<float> block, weights;
+  std::vector<std::int32_t> ids;
+};
+
+/// Five tokens through a layer and its own router.
+Answer run(const Backend& backend, const LayerSpec& spec, const LayerWeights& weights) {
+  constexpr int kTokens = 5;
+  const Layer layer(choose({.layer = spec, .device = detect(), .by_name = std::string(backend.name)}),
+                    weights);
+  const std::vector<float> hidden = testing::Draw(4).normals(kTokens * spec.routed.hidden, 1);
+  std::vector<std::byte> workspace(layer.workspace_bytes(kTokens));
+  const auto slots = static_cast<std::size_t>(kTokens * spec.routed.top_k);
+  Answer answer{std::vector<float>(hidden.size()), std::vector<float>(slots),
+                std::vector<std::int32_t>(slots)};
+  layer.run({.hidden = {reinterpret_cast<const std::byte*>(hidden.data()), DType::f32, kTokens,
+                        spec.routed.hidden, 4 * spec.routed.hidden},
+             .block_out = answer.block.data(),
+             .topk_ids = answer.ids.data(),
+             .topk_weights = answer.weights.data(),
+             .workspace = workspace});
+  return answer;
+}
+
+/// DeepSeek-V3 with groups, a bias that selects, a factor and a shared expert: what the layers compute, on
+/// every backend of this machine, from safetensors and from GGUF with the same numbers.
+TEST(Gguf, DeepseekComputesWhatItsSafetensorsDo) {
+  const testing::TemporaryDirectory directory;
+  testing::EditableModel::of_sample("deepseek-v3").write(directory.path());
+  const Checkpoint plain = Checkpoint::open(directory.path().string());
+  std::vector<testing::GgufLayer> layers;
+  for (const int layer : plain.info().moe_layers) layers.push_back({plain.spec(layer), plain.weights(layer)});
+  const Checkpoint gguf = open(testing::write_deepseek_gguf(layers, plain.info().moe_layers.front()));
+  ASSERT_EQ(gguf.info().moe_layers, plain.info().moe_layers);
+  int compared = 0;
+  for (const int layer : plain.info().moe_layers)
+    for (const Backend* backend : testing::usable_backends()) {
+      const Answer want = run(*backend, plain.spec(layer), plain.weights(layer)),
+                   got = run(*backend, gguf.spec(layer), gguf.weights(layer));
+      EXPECT_EQ(got.ids, want.ids) << backend->name;
+      for (std::size_t i = 0; i < want.weights.size(); ++i)
+        EXPECT_NEAR(got.weights[i], want.weights[i], 1e-6) << backend->name;
+      double error = 0, norm = 0;
+      for (std::size_t i = 0; i < want.block.size(); ++i) {
+        error += std::pow(double{got.block[i]} - want.block[i], 2);
+        norm += std::pow(double{want.block[i]}, 2);
+      }
+      EXPECT_GT(norm, 0) << backend->name;
+      EXPECT_LT(std::sqrt(error / norm), 1e-6) << backend->name << ", layer " << layer;
+      ++compared;
+    }
+  EXPECT_GE(compared, 2);
 }
 
 TEST(Gguf, EveryCodeIsDocumented) {

@@ -33,6 +33,8 @@ std::vector<Fixture> fixtures() {
     all.push_back({name, std::string(SLUICE_SOURCE_DIR "/tests/data/fixtures/") + name});
   all.push_back({"gpt_oss_mxfp4_gguf", SLUICE_SOURCE_DIR "/tests/data/gguf/gpt-oss-mxfp4.gguf",
                  SLUICE_SOURCE_DIR "/tests/data/fixtures/gpt_oss_mxfp4/expected.safetensors"});
+  all.push_back({"deepseek2_q4_k_gguf", SLUICE_SOURCE_DIR "/tests/data/gguf/deepseek2-q4_k.gguf",
+                 SLUICE_SOURCE_DIR "/tests/data/gguf/deepseek2-q4_k.expected.safetensors"});
   return all;
 }
 

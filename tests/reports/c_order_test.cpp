@@ -2,6 +2,7 @@
 // Section C of the reports: the order of gate and up, and of what is packed.
 #include <cstring>
 
+#include "testing/gguf_writer.h"
 #include "testing/synthetic.h"
 #include "tests/reports/model.h"
 #include "tests/reports/rows.h"
@@ -69,6 +70,61 @@ TEST(Reports, B30_InterleavedRowsOnTheProcessor) {
   EXPECT_EQ(up.codes - gate.codes, gate.row_stride / 2);
 }
 
+/// One expert of 64 by 64 from a GGUF file: row 0 of up is `row` in blocks of ggml's type `type`, the other
+/// rows are zero; gate row 0 is all ones, down the identity.
+Checkpoint gguf_of(std::uint32_t type, const std::string& row) {
+  constexpr std::uint64_t kSize = 64;
+  testing::GgufWriter file;
+  file.add_text("general.architecture", "qwen3moe");
+  for (const char* key : {"embedding_length", "feed_forward_length", "expert_feed_forward_length"})
+    file.add_u32(std::string("qwen3moe.") + key, kSize);
+  for (const char* key : {"block_count", "expert_count", "expert_used_count"})
+    file.add_u32(std::string("qwen3moe.") + key, 1);
+  const auto floats = [&](std::uint64_t rows, auto number) {
+    std::string bytes;
+    for (std::uint64_t r = 0; r < rows; ++r)
+      for (std::uint64_t c = 0; c < kSize; ++c)
+        bytes += testing::GgufWriter::raw(static_cast<float>(number(r, c)));
+    return bytes;
+  };
+  const std::vector<std::uint64_t> stack{kSize, kSize, 1};
+  file.tensors = {
+      {"blk.0.ffn_gate_inp.weight", 0, {kSize, 1}, floats(1, [](auto, auto) { return 0; })},
+      {"blk.0.ffn_gate_exps.weight", 0, stack, floats(kSize, [](auto r, auto) { return r == 0 ? 1 : 0; })},
+      {"blk.0.ffn_up_exps.weight", type, stack, row + std::string(63 * row.size(), '\0')},
+      {"blk.0.ffn_down_exps.weight", 0, stack, floats(kSize, [](auto r, auto c) { return r == c ? 1 : 0; })},
+  };
+  const testing::TemporaryDirectory directory;
+  testing::write_file(directory.file("model.gguf"), file.file());
+  return Checkpoint::open(directory.file("model.gguf"));
+}
+
+/// Codes 0 to 15 at columns 0 to 15 in GGUF's order: the report's bytes, of NVFP4, whose groups have 16
+/// columns; in MXFP4's groups of 32 element j is low and j + 16 high, here the same code.
+void expect_ggufs_order_turned() {
+  const double values[] = {0, .5, 1, 1.5, 2, 3, 4, 6, -0.0, -.5, -1, -1.5, -2, -3, -4, -6};
+  std::string nvfp4 = "\x38\x38\x38\x38\x80\x91\xA2\xB3\xC4\xD5\xE6\xF7", mxfp4 = "\x7F";
+  nvfp4.resize(36, '\0');
+  for (int j = 0; j < 16; ++j) mxfp4 += static_cast<char>(0x11 * j);
+  mxfp4.resize(34, '\0');
+  for (const auto& [type, row] : {std::pair{40u, nvfp4}, std::pair{39u, mxfp4}}) {
+    const Checkpoint model = gguf_of(type, row);
+    const Toy toy{.spec = model.spec(0), .weights = model.weights(0)};
+    double up[64];
+    decode_row(toy.weights.routed[0].up, 0, up);
+    for (std::size_t c = 0; c < 16; ++c) EXPECT_EQ(up[c], values[c]) << type << ", column " << c;
+    for (std::size_t c = 0; c < 16 && type == 39; ++c)
+      EXPECT_EQ(up[16 + c], values[c]) << "column " << 16 + c;
+    Call call{.tokens = 16, .hidden = std::vector<float>(16 * 64)};
+    for (std::size_t c = 0; c < 16; ++c) call.hidden[c * 64 + c] = 1;
+    for (const Backend* backend : fitting(toy.spec)) {
+      const Output out = run(*backend, toy, call);
+      for (std::size_t c = 0; c < 16; ++c)
+        EXPECT_TRUE(near(out.experts[c * 64], 0.7310585786 * values[c])) << backend->name << ", column " << c;
+    }
+  }
+}
+
 TEST(Reports, B32_NeighboursShareAByteTheEvenOneLow) {
   const unsigned char bytes[] = {0x10, 0x32, 0x54, 0x76, 0x98, 0xBA, 0xDC, 0xFE};
   const double values[] = {0, .5, 1, 1.5, 2, 3, 4, 6, -0.0, -.5, -1, -1.5, -2, -3, -4, -6};
@@ -96,6 +152,7 @@ TEST(Reports, B32_NeighboursShareAByteTheEvenOneLow) {
       }
     }
   }
+  expect_ggufs_order_turned();
 }
 
 /// The report's shape with 480 for 2880: 15 groups of 32.

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "sluice/error.h"
+#include "sluice/lint.h"
 #include "testing/draw.h"
 #include "testing/drawn_layer.h"
 #include "tests/reports/model.h"
@@ -39,6 +40,30 @@ std::vector<float> numbers_of(const LayerWeights& weights) {
   return all;
 }
 
+/// How many warnings, or worse, the lint has of a second scale on the wrong side of one.
+int on_the_wrong_side(const Checkpoint& model) {
+  const auto threads = make_thread_team(2);
+  const LintReport report = lint(model, *threads);
+  return static_cast<int>(std::ranges::count_if(report.findings, [](const Finding& one) {
+    return one.code == "second_scale_above_one" && one.severity != Severity::note;
+  }));
+}
+
+/// Either maker's number in the other's file: a factor of 3584 in place of 1 / 3584.
+void expect_wrong_sides_found() {
+  for (const char* name : {"deepseek_v4_nvfp4", "qwen3_moe_ct_nvfp4"}) {
+    const Edited good(fixture(name));
+    EXPECT_EQ(on_the_wrong_side(*good), 0) << name;
+  }
+  const Edited modelopt(fixture("deepseek_v4_nvfp4"),
+                        [](auto& m) { m.template set<float>(kModelopt + "w1.weight_scale_2", 0, 3584); });
+  EXPECT_EQ(on_the_wrong_side(*modelopt), 1);
+  const Edited compressed(fixture("qwen3_moe_ct_nvfp4"), [](auto& m) {
+    m.template set<float>(kCompressed + "gate_proj.weight_global_scale", 0, 0.00027901786f);
+  });
+  EXPECT_EQ(on_the_wrong_side(*compressed), 1);
+}
+
 TEST(Reports, B35_OneMakerMultipliesAndTheOtherDivides) {
   const Edited modelopt(fixture("deepseek_v4_nvfp4"), [](auto& m) {
     m.template set<std::uint8_t>(kModelopt + "w1.weight", 0, 0x07);        // 6
@@ -54,6 +79,7 @@ TEST(Reports, B35_OneMakerMultipliesAndTheOtherDivides) {
   });
   const LayerWeights others = compressed->weights(0);
   EXPECT_NEAR(first_number(*others.routed[2].gate), 0.75, 1e-7);
+  expect_wrong_sides_found();
 }
 
 TEST(Reports, B36_GateAndUpHaveSecondScalesOfTheirOwn) {

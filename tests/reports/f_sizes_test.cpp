@@ -8,6 +8,7 @@
 
 #include "oracle/oracle.h"
 #include "sluice/error.h"
+#include "sluice/slice.h"
 #include "testing/draw.h"
 #include "testing/synthetic.h"
 #include "tests/conformance/judge.h"
@@ -124,6 +125,46 @@ TEST(Reports, B60_WhatLiesAroundAMatrixIsNeverRead) {
 }
 
 /// 768 columns in groups of 256 over any number of workers.
+/// The report's own: Q4_K super-blocks of 256 in 768 columns, over any number of threads; and over ranks: a
+/// cut within a super-block zeroes the other rank's groups of 32, and one within such a group is refused.
+void expect_super_blocks_whole() {
+  constexpr Format kQ4K = Formats::of<format::Q4K>();
+  Expert expert;
+  for (int j = 0; j < 768; ++j) expert.up.push_back({j, 0, 1});
+  Toy toy = make(spec_of(kBf16, kRelu2, {}, {.hidden = 32, .intermediate = 768}), {expert});
+  // Blocks of 256: d of 1 and dmin of 0 (binary16), eight scales of 1 and minimums of 0 (6 bits each), codes
+  // of 1.
+  const auto ones = shared(encode(kQ4K, std::vector<float>(32 * 768).data(), 32, 768));
+  constexpr unsigned char kHead[] = {0, 0x3C, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1};
+  for (std::size_t at = 0; at < ones->codes.size(); at += 144) {
+    std::memcpy(ones->codes.data() + at, kHead, sizeof kHead);
+    std::memset(ones->codes.data() + at + sizeof kHead, 0x11, 128);
+  }
+  float row[768];
+  decode_row(ones->matrix, 31, row);
+  ASSERT_TRUE(std::ranges::all_of(row, [](float value) { return value == 1; }));
+  toy.spec.routed.formats.down = kQ4K;
+  toy.weights.routed[0].down = ones->matrix;
+  keep(toy, ones);
+  const auto all_are = [](const std::vector<float>& outputs, float value) {
+    return std::ranges::all_of(outputs, [=](float y) { return y == value; });
+  };
+  for (const Backend* backend : fitting(toy.spec)) {
+    for (const int threads : {1, 2, 3, 5})
+      EXPECT_TRUE(all_are(run(layer_on(*backend, toy, threads), one_hot(32)).experts, 768))
+          << backend->name << ", " << threads << " threads";
+    for (const auto& [first, last] :
+         {std::pair{0, 512}, std::pair{512, 768}, std::pair{0, 384}, std::pair{384, 768}}) {
+      const IntermediateRange range{first, last};
+      const LayerSlice part = slice(toy.spec, toy.weights, {.routed = range});
+      EXPECT_TRUE(all_are(run(*backend, {.spec = part.spec, .weights = part.weights}, one_hot(32)).experts,
+                          static_cast<float>(range.last - range.first)))
+          << backend->name << ", from " << range.first;
+    }
+  }
+  EXPECT_EQ(refused([&] { (void)slice(toy.spec, toy.weights, {.routed = {0, 400}}); }), "slice_in_group");
+}
+
 TEST(Reports, B61_GroupsAreNotCutByTheNumberOfWorkers) {
   for (const Format format : {kInt4, kInt8}) {
     LayerSpec spec = spec_of(format, kRelu2, {}, {.hidden = 32, .intermediate = 768});
@@ -140,6 +181,7 @@ TEST(Reports, B61_GroupsAreNotCutByTheNumberOfWorkers) {
         for (const float y : out.experts) EXPECT_EQ(y, 768) << backend->name << ", " << threads << " threads";
       }
   }
+  expect_super_blocks_whole();
 }
 
 /// One kernel for 176 columns and for 192, as the plan shows; and the same numbers as one token at a time.

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "sluice/error.h"
+#include "sluice/lint.h"
 #include "tests/reports/model.h"
 #include "tests/reports/rows.h"
 #include "tests/reports/toy.h"
@@ -228,6 +229,14 @@ TEST(Reports, B80_TheRouterIsReadAsItIsStored) {
   const Edited zero(fixture("qwen3_moe_ct_nvfp4"), [](auto& m) {
     std::ranges::fill(m.tensor("model.layers.0.mlp.gate.weight").bytes, std::byte{0});
   });
+  const auto threads = make_thread_team(2);
+  const auto warned = [&](const Edited& of) {
+    return std::ranges::any_of(lint(*of, *threads).findings, [](const Finding& one) {
+      return one.code == "router_all_zero" && one.severity != Severity::note && one.layer == 0;
+    });
+  };
+  EXPECT_TRUE(warned(zero));
+  EXPECT_FALSE(warned(model));
   const Toy toy{.spec = zero->spec(0), .weights = zero->weights(0)};
   const Call call{.tokens = 3, .hidden = draw_rows(3, 256, 1)};
   for (const Backend* backend : fitting(toy.spec))

@@ -11,7 +11,38 @@
 namespace sluice::reports {
 namespace {
 
+/// A fixture whose first gate weight of expert 0 is edited: what its maker calls the tensors, and what is
+/// added to stored zero points.
+struct ZeroPointFile {
+  const char* name;
+  std::string module, codes, zeros, scales;
+  unsigned added;
+};
+
+/// Code 9 and scale 0.5 with each zero point, as files store them.
+void expect_stored_zero_points() {
+  const std::string mixtral = "model.layers.0.block_sparse_moe.experts.0.w1.";
+  const ZeroPointFile files[] = {{"mixtral_gptq", mixtral, "qweight", "qzeros", "scales", 1},
+                                 {"mixtral_awq", mixtral, "qweight", "qzeros", "scales", 0},
+                                 {"qwen3_moe_ct_int4_asym", "model.layers.0.mlp.experts.0.gate_proj.",
+                                  "weight_packed", "weight_zero_point", "weight_scale", 0}};
+  for (const ZeroPointFile& file : files)
+    for (const unsigned zero : {7u, 0u, 15u}) {
+      const Edited model(fixture(file.name), [&](auto& m) {
+        if (file.added == 1) m.in_config("\"sym\": true", "\"sym\": false");
+        m.template set<std::uint32_t>(file.module + file.codes, 0, 9);
+        m.template set<std::uint32_t>(file.module + file.zeros, 0, (zero - file.added) & 15u);
+        m.template set<std::uint16_t>(file.module + file.scales, 0, 0x3800);  // 0.5
+      });
+      const LayerWeights weights = model->weights(0);
+      std::vector<double> row(static_cast<std::size_t>(weights.routed[0].gate->cols));
+      decode_row(*weights.routed[0].gate, 0, row.data());
+      EXPECT_EQ(row[0], (9.0 - zero) / 2) << file.name << ", zero point " << zero;
+    }
+}
+
 TEST(Reports, B109_ZeroPointsAreStoredAsTheyAreAndMinusOne) {
+  expect_stored_zero_points();
   for (const format::IntegerFile file :
        {format::IntegerFile::rows, format::IntegerFile::gptq, format::IntegerFile::awq}) {
     const Grouping grouping{.columns = 32, .zero_points = true};

@@ -32,6 +32,17 @@ class Expected(unittest.TestCase):
                     self.assertTrue(case["ids_equal"], case)
                     self.assertLessEqual(case["weights_max_error"], WEIGHTS_LIMIT, case)
 
+    def test_k_quants_of_a_gguf_file(self):
+        path = cli.SOURCE / "tests/data/gguf/deepseek2-q4_k.gguf"
+        result = cli.document("check", path, "--backend", "all", "--expected", path.with_suffix(".expected.safetensors"))
+        self.assertTrue(result["passed"])
+        self.assertIn("reference", {case["backend"] for case in result["cases"]})
+        for case in result["cases"]:
+            self.assertEqual(case["layer"], 1)
+            self.assertLessEqual(case["rel_l2_max"], limit_of(case), case)
+            self.assertTrue(case["ids_equal"], case)
+            self.assertLessEqual(case["weights_max_error"], WEIGHTS_LIMIT, case)
+
     def test_clamp_of_the_trained_model(self):
         result = cli.document("check", cli.MODEL, "--expected", cli.MODEL / "expected.safetensors")
         effects = {case["layer"]: round(case["clamp_effect"], 2) for case in result["cases"]}

@@ -371,6 +371,32 @@ class Sample(unittest.TestCase):
                     self.assertEqual(case["clamp_effect"] > 0.1, clamped, case)
                     self.assertEqual(max(case["gate_over_limit"], case["up_over_limit"]) >= 0.1, clamped, case)
 
+    def test_a_gguf_sample_is_read_linted_and_checked(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "sample", "model.gguf")
+            written = cli.document("sample", "deepseek-gguf", path.parent, "--seed", 3)
+            self.assertEqual((written["files"], written["layers"]), (["model.gguf"], [1, 2]))
+            self.assertEqual(cli.document("sample", "deepseek-gguf", path.parent, code=cli.IO)["error"]["code"], "not_empty")
+            formats = [layer["formats"] for layer in cli.document("inspect", path)["layers"]]
+            self.assertEqual([(one["gate"], one["up"], one["down"], one["shared"]) for one in formats],
+                             [("q4_k", "q4_k", "q6_k", "q5_k"), ("q4_k", "q4_k", "q8_0", "q5_k")])
+            self.assertTrue(all(case["passed"] for case in cli.document("check", path, "--backend", "all")["cases"]))
+            report = cli.document("inspect", path, "--lint")
+            self.assertEqual((report["errors"], report["warnings"]), (0, 0), report["findings"])
+            raw = path.read_bytes()
+
+            def offset(name, dimensions):
+                at = raw.index(name) + len(name) + 4 + 8 * dimensions + 4
+                return struct.unpack("<Q", raw[at:at + 8])[0]
+
+            # The scale of the first block of layer 2's down, Q8_0, becomes NaN. The last tensor is 256 x 256 in Q5_K.
+            begin = len(raw) - 256 * 176 - offset(b"blk.2.ffn_down_shexp.weight", 2)
+            at = begin + offset(b"blk.2.ffn_down_exps.weight", 3)
+            path.write_bytes(raw[:at] + b"\x00\x7e" + raw[at + 2:])
+            report = cli.document("inspect", path, "--lint", code=cli.REFUSED)
+            found = [one for one in report["findings"] if one["severity"] == "error"]
+            self.assertEqual([(one["layer"], one["matrix"], one["experts"]) for one in found], [(2, "down", [0])], found)
+
     def test_the_seed_decides_every_byte(self):
         def written(folder, name, seed):
             path = pathlib.Path(folder, name)

@@ -248,7 +248,8 @@ void add_bench(CLI::App& app, BenchOptions& options) {
 void add_sample(CLI::App& app, SampleOptions& options) {
   CLI::App* verb = add_verb(app, kSample);
   std::vector<std::string> families;
-  for (std::string_view family : testing::sample_families()) families.emplace_back(family);
+  for (const auto all : {testing::sample_families(), testing::gguf_sample_families()})
+    for (std::string_view family : all) families.emplace_back(family);
   verb->add_option("FAMILY", options.family, "One of " + listed(families))->required()->type_name("");
   verb->add_option("OUT", options.directory, "Directory to create")->required()->type_name("");
   verb->add_option("--seed", options.seed, "Seed of the weights")

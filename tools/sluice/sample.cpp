@@ -26,7 +26,8 @@ int execute(const SampleOptions& options, Form form) {
   print(fmt::format("{}: {} with drawn weights (seed {}), {}, {} in {}\n", printable(result.directory),
                     result.family, result.seed, layers_text(result.layers), bytes_text(result.bytes),
                     listed(result.files)));
-  suggest("sluice inspect " + options.directory);
+  const std::string& first = result.files.front();
+  suggest("sluice inspect " + options.directory + (first.ends_with(".gguf") ? "/" + first : ""));
   return kOk;
 }
 

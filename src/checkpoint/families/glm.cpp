@@ -4,7 +4,7 @@
 // layers at swiglu_limit, although hidden_act says plain silu.
 #include <fmt/format.h>
 
-#include "checkpoint/families/common.h"
+#include "checkpoint/families/deepseek_v3.h"
 
 namespace sluice::checkpoint {
 namespace {
@@ -13,15 +13,7 @@ Blueprint read_with(const FamilyInput& whole, bool limited) {
   const FamilyInput input = text_part(whole);
   const Config& config = input.config;
   Blueprint model = start(input);
-  LayerBlueprint pattern{
-      .names = {.selection_bias = "gate.e_score_correction_bias"},
-      .hidden = config.integer("hidden_size", limits::kWidth),
-      .intermediate = config.integer("moe_intermediate_size", limits::kWidth),
-      .router = read_sigmoid_router(config, "n_routed_experts"),
-      .activation = read_activation(config),
-  };
-  if (const int shared = read_shared_count(config, "n_shared_experts"); shared > 0)
-    pattern.shared = {.intermediate = shared * pattern.intermediate};
+  const LayerBlueprint pattern = deepseek_v3_layer(config);
   add_layers(model, pattern, layers_prefix(input.files) + "{}.mlp.", layers_after_dense(config, model));
   if (!limited) {
     refuse_unknown_limits(config, {});
