@@ -81,7 +81,7 @@ TEST(Nodes, TheKernelCountsWhatIsTouched) {
   const std::int64_t asked = sum(own_bytes_by_node()) - sum(before);
   for (std::size_t i = 0; i < size; i += 4096) buffer[i] = 1;
   const std::int64_t touched = sum(own_bytes_by_node()) - sum(before);
-  EXPECT_LT(asked, std::int64_t{8} << 20);
+  EXPECT_LT(asked, std::int64_t{16} << 20);  // sanitizers write an eighth
   EXPECT_GE(touched, static_cast<std::int64_t>(size));
 }
 
