@@ -29,7 +29,24 @@ struct Bench {
   const Layer& layer;
   Executor& executor;
   RoofMeter& meter;
+  std::shared_ptr<const Ceilings> ceilings;
 };
+
+/// At one rank of the windows.
+double floor_us(const BenchResult& result, double Times::*rank) {
+  const Roof& roof = result.roof;
+  return std::max(static_cast<double>(result.bytes) / roof.read_bytes * roof.read.*rank,
+                  result.flops / roof.flops * roof.compute.*rank);
+}
+
+void set_floors(BenchResult& result) {
+  result.floor_us = floor_us(result, &Times::median_us);
+  result.floor_p10_us = floor_us(result, &Times::p10_us);
+  result.floor_best_us = floor_us(result, &Times::best_us);
+  result.share_of_floor = result.floor_us / result.median_us;
+  result.share_of_floor_p10 = result.floor_p10_us / result.p10_us;
+  result.share_of_floor_best = result.floor_best_us / result.best_us;
+}
 
 BenchResult bench_tokens(const Bench& bench, int tokens) {
   const ExpertsSpec& spec = bench.request.layer.routed;
@@ -52,6 +69,7 @@ BenchResult bench_tokens(const Bench& bench, int tokens) {
   BenchResult result{.backend = bench.layer.plan().chosen,
                      .shape = bench.request.shape,
                      .format = storage_text(spec.formats),
+                     .processor = detect().name,
                      .tokens = tokens,
                      .threads = bench.executor.workers(),
                      .median_us = times.median_us,
@@ -61,10 +79,8 @@ BenchResult bench_tokens(const Bench& bench, int tokens) {
   result.bytes = static_cast<std::int64_t>(experts / calls * static_cast<double>(experts_bytes(spec, 1)));
   result.flops = flops_of(spec, tokens);
   result.roof = bench.meter.roof();
-  result.floor_us =
-      std::max(static_cast<double>(result.bytes) / result.roof.read_gbps, result.flops / result.roof.gflops) *
-      1e-3;
-  result.share_of_floor = result.floor_us / result.median_us;
+  result.ceilings = bench.ceilings;
+  set_floors(result);
   return result;
 }
 
@@ -77,6 +93,13 @@ Times summarise(std::vector<double> microseconds) {
           .p10_us = microseconds[microseconds.size() / 10],
           .median_us = microseconds[microseconds.size() / 2],
           .windows = static_cast<int>(microseconds.size())};
+}
+
+Rate rate_of(const Times& times, double work) {
+  if (times.windows == 0) return {};
+  return {.median = work / times.median_us * 1e-3,
+          .p10 = work / times.p10_us * 1e-3,
+          .best = work / times.best_us * 1e-3};
 }
 
 Times time_calls(const Budget& budget, const std::function<void()>& prepare,
@@ -113,9 +136,10 @@ std::vector<BenchResult> bench_layer(const BenchRequest& request, LayerWeights w
   const Layer layer(plan, weights, {.executor = request.executor, .progress = request.progress});
   weights = {};
   RoofMeter meter(*request.executor, request.cold_bytes);
+  const auto ceilings = std::make_shared<const Ceilings>(meter.ceilings(request.ceiling_windows));
   std::vector<BenchResult> results;
   for (const int tokens : request.tokens) {
-    results.push_back(bench_tokens({request, layer, *request.executor, meter}, tokens));
+    results.push_back(bench_tokens({request, layer, *request.executor, meter, ceilings}, tokens));
     if (each) each(results.back());
   }
   return results;

@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "sluice/executor.h"
@@ -43,14 +44,35 @@ struct Budget {
 Times time_calls(const Budget& budget, const std::function<void()>& prepare,
                  const std::function<void()>& call);
 
+/// Work in the times of windows, in thousands of millions a second. Each is of the window of that name: `p10`
+/// is the rate of a window that nine in ten took longer than.
+struct Rate {
+  double median = 0, p10 = 0, best = 0;
+};
+Rate rate_of(const Times& times, double work);
+
 /// What this machine reads and computes in the same seconds: medians of windows that take turns with the
 /// layer's, because its time is a median too. Neighbours that slow down one slow down the other; comparing a
-/// median with the best of the other would measure the neighbours. `read` and `compute` have the best
-/// windows.
+/// median with the best of the other would measure the neighbours.
 struct Roof {
-  double read_gbps = 0;  // 1e9 bytes a second, in random slices of an expert's size
-  double gflops = 0;     // float32, multiply-adds counted twice, in registers
-  Times read, compute;   // of the windows behind the two
+  double read_gbps = 0;         // 1e9 bytes a second, in random slices of an expert's size
+  double gflops = 0;            // of the fastest exact arithmetic, multiply-adds counted twice, in registers
+  std::string_view arithmetic;  // which that is: "f32_fma", "bf16_dot"
+  Times read, compute;          // of the windows behind the two
+  double read_bytes = 0, flops = 0;  // of one window
+};
+
+/// What the machine can do apart from the layer, each in many short windows that take turns. The names are
+/// those of the JSON.
+struct Ceilings {
+  Rate slices_2m, slices_4k;  // GB/s in random slices of an expert's size, by the size of pages asked for
+  Rate sequential;            // GB/s, a stretch a worker, huge pages
+  double huge_pages = 0;      // the part of the first's buffer that the system has put into huge pages
+  struct Arithmetic {
+    std::string_view name;
+    Rate gflops;  // of int8 too: multiply-adds counted twice
+  };
+  std::vector<Arithmetic> arithmetic = {};
 };
 
 /// Measures the roof a window at a time, on all workers of an executor.
@@ -70,13 +92,13 @@ class RoofMeter {
   /// Forgets them.
   void restart();
 
+  /// Of `windows` windows of each kind; a second buffer of the same size is there meanwhile.
+  Ceilings ceilings(int windows);
+
  private:
   struct State;
   std::unique_ptr<State> state_;
 };
-
-/// The roof alone, in about half a second.
-Roof measure_roof(Executor& executor);
 
 /// A layer to be timed.
 struct BenchRequest {
@@ -88,12 +110,14 @@ struct BenchRequest {
   std::uint64_t seed = 1;
   Budget budget = {};
   std::size_t cold_bytes = 0;  // buffer_bytes of the RoofMeter
+  int ceiling_windows = 60;    // of each ceiling: half a second in all
   Progress progress = {};      // of packing
 };
 
 /// One token count. The routed experts alone are timed, with routing given.
 struct BenchResult {
   std::string backend, shape, format;  // format "mxfp4", or "gate/up/down" where they differ
+  std::string processor = {};          // as it calls itself
   int tokens = 0;
   int threads = 0;
   double median_us = 0, p10_us = 0, best_us = 0;
@@ -102,7 +126,11 @@ struct BenchResult {
   double flops = 0;           // two a weight and slot
   double floor_us = 0;        // bytes and flops at the roof, whichever takes longer
   double share_of_floor = 0;  // floor_us / median_us
-  Roof roof = {};             // of windows in between those of the layer
+  // The same of the windows of that rank, of the roof and of the layer alike.
+  double floor_p10_us = 0, share_of_floor_p10 = 0;
+  double floor_best_us = 0, share_of_floor_best = 0;
+  Roof roof = {};                                 // of windows in between those of the layer
+  std::shared_ptr<const Ceilings> ceilings = {};  // of the whole run, before the first result
 };
 
 /// Plans and packs, drops `weights`, and times every token count; `each` hears of a result as soon as there

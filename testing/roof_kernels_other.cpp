@@ -29,6 +29,8 @@ float multiply_add_plain(int rounds) {
 
 }  // namespace
 
-RoofKernels roof_kernels(const Instructions&) { return {read_plain, multiply_add_plain, kLanes}; }
+RoofKernels roof_kernels(const Instructions&) {
+  return {read_plain, {{.name = "f32_fma", .run = multiply_add_plain, .lanes = kLanes, .exact = true}}};
+}
 
 }  // namespace sluice::testing

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <new>
 
+#include "sluice/nodes.h"
 #include "testing/drawn_lora.h"
 #include "testing/usable_backends.h"
 #include "tests/engine/small_layer.h"
@@ -87,6 +88,20 @@ TEST(NoAllocation, ForwardOfEveryBackend) {
       EXPECT_EQ(allocations, before) << backend->name << ", " << tokens << " tokens";
     }
   }
+}
+
+TEST(NoAllocation, ForwardOverNodes) {
+  const LayerSpec spec = small::spec();
+  const LayerWeights weights = testing::draw_weights(spec, testing::Numbers::noisy, 1);
+  const ShardedLayer layer(small::plan_for(spec, "").request, weights,
+                           {.nodes = std::vector<MemoryNode>(2), .shards = 3, .threads = 2});
+  const testing::DrawnCall drawn = draw_call(spec, testing::Numbers::noisy, {.tokens = 3}, 2);
+  small::Outputs out(spec, 3);
+  std::vector<std::byte> workspace(layer.workspace_bytes(3));
+  const LayerCall call = small::call_of(drawn, out, workspace);
+  const std::int64_t before = allocations;
+  for (int round = 0; round < 3; ++round) layer.run(call);
+  EXPECT_EQ(allocations, before);
 }
 
 /// Names for messages, and nothing as large as a matrix.

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import struct
 import tempfile
 import unittest
@@ -410,6 +411,51 @@ class Sample(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             cli.document("sample", "mixtral", folder)
             self.assertEqual(cli.document("sample", "mixtral", folder, code=cli.IO)["error"]["code"], "not_empty")
+
+
+class Bench(unittest.TestCase):
+    """What is said, not how fast: times are asserted nowhere. Slow calls, as few of those fill the second of a result."""
+    OPTIONS = ("--layer", 0, "--threads", 1, "--backend", "reference")
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.page = pathlib.Path(self.folder.name, "bench.html")
+
+    def check(self, result):
+        cli.validate(result)
+        for key in ("floor_p10_us", "share_of_floor_p10", "share_of_floor_best", "ceilings", "processor"):
+            self.assertIn(key, result)
+        self.assertIn(result["roof"]["arithmetic"], result["ceilings"]["gflops"])
+        for rate in (*result["ceilings"]["read_gbps"].values(), *result["ceilings"]["gflops"].values()):
+            self.assertTrue(0 < rate["median"] <= rate["p10"] <= rate["best"], rate)
+        self.assertAlmostEqual(result["share_of_floor"] * result["median_us"], result["floor_us"], delta=1e-6 * result["floor_us"])
+
+    def test_lines_and_a_page_with_the_same_data(self):
+        result = cli.run("bench", cli.MODEL, *self.OPTIONS, "--tokens", "40,32", "--json", "--html", self.page)
+        self.assertEqual(result.returncode, cli.OK, result.stderr)
+        documents = [cli.strict_json(line) for line in result.stdout.splitlines()]
+        self.assertEqual([document["tokens"] for document in documents], [40, 32])
+        for document in documents:
+            self.check(document)
+        text = self.page.read_text()
+        data = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
+        self.assertEqual(cli.strict_json(data[1]), documents)
+        self.assertNotIn("@@", text)
+        self.assertIn("var uPlot", text)
+        self.assertIn("Copyright (c) 2021, Leon Sorokin", text)
+        self.assertIsNone(re.search(r'<(?:script|img|link)[^>]*(?:src|href)=|@import|url\(', text), "loads something")
+
+    def test_text_has_ceilings_and_shares(self):
+        result = cli.run("bench", cli.MODEL, *self.OPTIONS, "--tokens", "32")
+        self.assertEqual(result.returncode, cli.OK, result.stderr)
+        for words in ("random slices, huge pages", "random slices, 4 KiB pages", "f32_fma"):
+            self.assertIn(words, result.stdout)
+        self.assertRegex(result.stdout, r"\d+ % \(\d+, \d+\)")
+
+    def test_a_page_that_cannot_be_written_is_noticed_first(self):
+        result = cli.document("bench", cli.MODEL, *self.OPTIONS, "--html", self.folder.name, code=cli.IO)
+        self.assertEqual(result["error"]["code"], "page_not_written")
 
 
 if __name__ == "__main__":

@@ -113,6 +113,7 @@ constexpr About kBench{"bench", "Times a layer, and says what share of this mach
                        "  sluice bench --shape gpt-oss-20b --format mxfp4 --tokens 1,16\n"
                        "  sluice bench --shape deepseek-v4-flash --format nvfp4\n"
                        "  sluice bench models/tiny-gpt-oss-mxfp4 --layer 0 --threads 1\n"
+                       "  sluice bench --shape gpt-oss-20b --format mxfp4 --html bench.html\n"
                        "\n"
                        "Times the routed experts of a layer of MODEL, or of a published shape with drawn "
                        "weights: median and spread, cold\n"
@@ -243,6 +244,8 @@ void add_bench(CLI::App& app, BenchOptions& options) {
       ->check(CLI::Range(0, kMostThreads))
       ->type_name("N")
       ->capture_default_str();
+  verb->add_option("--html", options.html, "Also write a page that draws the results and needs no network")
+      ->type_name("FILE");
 }
 
 void add_sample(CLI::App& app, SampleOptions& options) {

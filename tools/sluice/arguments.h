@@ -53,6 +53,7 @@ struct BenchOptions {
   std::vector<int> tokens = {1, 4, 16, 64, 256};
   std::string backend = {};
   int threads = 0;
+  std::string html = {};
 };
 
 struct SampleOptions {
