@@ -2,6 +2,7 @@
 // Writes pairs of integers (layout.h): records of scales, zero points and steps of codes in planes. Reads
 // whole rows of a block through format/, which alone knows how files pack them.
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "core/bits.h"
@@ -180,19 +181,29 @@ void put_block(const IntegerLayout& layout, int lanes, const IntegerBlock& block
   }
 }
 
+void put_order(const ColumnOrder& order, const Stream& stream, std::byte* expert) {
+  std::copy(order.columns.begin(), order.columns.end(),
+            reinterpret_cast<std::int32_t*>(expert + stream.order_offset));
+}
+
 }  // namespace
+
+void pack_order(const Stream& stream, const PairSource& source, std::byte* expert) {
+  put_order(order_of(*source.block[0], stream.integers), stream, expert);
+}
 
 void pack_integers(const Stream& stream, int lanes, const PairSource& source, PairRange range,
                    std::byte* expert) {
   const IntegerLayout& layout = stream.integers;
+  const std::size_t used = layout.used_bytes(lanes);
   for (int b = 0; b < 2; ++b) {
     IntegerBlock block(*source.block[b], layout, lanes);
-    if (stream.gathers() && range.first == 0 && b == 0)
-      std::copy(block.order().columns.begin(), block.order().columns.end(),
-                reinterpret_cast<std::int32_t*>(expert + stream.order_offset));
+    if (stream.gathers() && range.first == 0 && b == 0) put_order(block.order(), stream, expert);
     for (int p = range.first; p < range.last; ++p) {
       block.read(std::int64_t{stream.pairing == Pairing::gate_with_up ? p : 2 * p + b} * lanes);
-      put_block(layout, lanes, block, b, expert + stream.offset + p * stream.pair_bytes);
+      std::byte* const pair = expert + stream.offset + p * stream.pair_bytes;
+      if (b == 0) std::memset(pair + used, 0, stream.pair_bytes - used);
+      put_block(layout, lanes, block, b, pair);
     }
   }
 }

@@ -142,7 +142,9 @@ void pack_factors(const Layout& layout, const Block<kLanes>& block, std::byte* o
 template <int kLanes>
 void pack_all(const Stream& stream, const PairSource& source, PairRange range, std::byte* pairs) {
   const Layout& layout = stream.format.layout;
-  for (int p = range.first; p < range.last; ++p)
+  const std::size_t used = layout.used_bytes(kLanes, stream.columns);
+  for (int p = range.first; p < range.last; ++p) {
+    std::memset(pairs + p * stream.pair_bytes + used, 0, stream.pair_bytes - used);
     for (int b = 0; b < 2; ++b) {
       const std::int64_t index = stream.pairing == Pairing::gate_with_up ? p : 2 * p + b;
       Block<kLanes> block(*source.block[b], index * kLanes);
@@ -155,6 +157,7 @@ void pack_all(const Stream& stream, const PairSource& source, PairRange range, s
       pack_factors(layout, block,
                    pair + layout.factors_offset(kLanes, stream.columns) + b * kLanes * sizeof(float));
     }
+  }
 }
 
 }  // namespace
