@@ -110,8 +110,13 @@ std::vector<BenchResult> bench_layer(const BenchRequest& request, LayerWeights w
   });
   const Plan plan = choose(
       {.layer = request.layer, .device = device, .tokens = request.tokens, .by_name = request.backend});
-  const Layer layer(plan, weights, {.executor = request.executor, .progress = request.progress});
+  const Layer layer(plan, weights,
+                    {.executor = request.executor,
+                     .progress = request.progress,
+                     .cache = request.cache,
+                     .cache_check = CacheCheck::at_load});  // none of it within a timed call
   weights = {};
+  if (request.on_cache) request.on_cache(layer.cache());
   RoofMeter meter(*request.executor, request.cold_bytes);
   std::vector<BenchResult> results;
   for (const int tokens : request.tokens) {

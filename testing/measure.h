@@ -89,6 +89,8 @@ struct BenchRequest {
   Budget budget = {};
   std::size_t cold_bytes = 0;  // buffer_bytes of the RoofMeter
   Progress progress = {};      // of packing
+  std::string cache = {};      // LayerOptions::cache
+  std::function<void(const CacheReport&)> on_cache = {};
 };
 
 /// One token count. The routed experts alone are timed, with routing given.

@@ -37,6 +37,12 @@ struct CacheReport {
   std::vector<std::string> notes = {};
 };
 
+/// When the bytes of a cache are compared with their checksums.
+enum class CacheCheck : std::uint8_t {
+  at_first_use,  // an expert's when a call first names it, which then takes about twice as long
+  at_load,       // all of them, at the speed of memory or of the disk
+};
+
 struct LayerOptions {
   /// [experts] global id -> position in LayerWeights::routed, or -1 for experts that live elsewhere. Empty:
   /// all here.
@@ -50,6 +56,7 @@ struct LayerOptions {
   /// damaged is packed and written again, what cannot be written is left out, and Layer::cache() says so.
   /// Whoever may write there decides what the layer computes.
   std::string cache = {};
+  CacheCheck cache_check = CacheCheck::at_first_use;
 };
 
 /// One call. Views only; nothing is kept. Give `routing`, or `router_logits`, or neither (then the layer's
@@ -102,7 +109,7 @@ class Layer {
   const Plan& plan() const;
   /// Bytes the packed weights take.
   std::int64_t packed_bytes() const;
-  /// What became of the cache so far. Experts from a cache are looked at when a call first names them.
+  /// What became of the cache so far.
   CacheReport cache() const;
   /// Bytes of workspace with which a call runs `tokens` tokens at a time. A call given less than for all its
   /// tokens splits them; less than for one token is an error. Grows with `tokens`.

@@ -22,8 +22,8 @@ CachePlace cache_place(const std::string& directory, const Backend& backend, con
 }
 
 /// Null where there is none that can be used.
-std::unique_ptr<PackedExperts> PackedLayer::from_cache(const PackInput& input, const LayerWeights& weights,
-                                                       const CachePlace& at) {
+std::unique_ptr<PackedExperts> PackedLayer::from_cache(const PackInput& input, const CachePlace& at,
+                                                       CacheCheck when) {
   if (at.path.empty()) return nullptr;
   const Backend& backend = *find_backend(plan_.chosen, backends());
   const auto refused = [&](std::string_view why) {
@@ -38,9 +38,10 @@ std::unique_ptr<PackedExperts> PackedLayer::from_cache(const PackInput& input, c
   if (!packed) return refused("is damaged (it holds another number of bytes than are packed)");
   auto touch = std::make_unique<FirstTouch>(
       *packed, *std::move(found.file), at.path,
-      FirstTouch::Source{{input.experts.begin(), input.experts.end()}, weights.owner}, log_);
+      FirstTouch::Source{{input.experts.begin(), input.experts.end()}, input.owner}, log_);
   // Without an owner the weights may be gone when damage is found.
-  if (!weights.owner && !touch->all_whole(*executor_)) return refused("is damaged (a checksum is wrong)");
+  if ((when == CacheCheck::at_load || !input.owner) && !touch->all_whole(*executor_))
+    return refused("is damaged (a checksum is wrong)");
   first_touches_.push_back(std::move(touch));
   log_.add({.loaded = 1});
   return packed;

@@ -153,7 +153,7 @@ void PackedLayer::pack(const LayerWeights& weights, const LayerOptions& options)
   for (PackingJob& packing : packings) {
     const PackInput input{packing.group.spec, packing.experts, weights.owner, *executor_, {}};
     packing.place = cache_place(options.cache, backend, input, weights.files);
-    packing.packed = from_cache(input, weights, packing.place);
+    packing.packed = from_cache(input, packing.place, options.cache_check);
     if (packing.packed) continue;
     all += backend.packed_bytes(packing.group.spec);
     if (!std::exchange(checked, true)) weights.check();

@@ -84,8 +84,7 @@ class PackedLayer {
   const LayerSpec& spec() const { return plan_.request.layer; }
   void pack(const LayerWeights& weights, const LayerOptions& options);
   // pack_cache.cpp
-  std::unique_ptr<PackedExperts> from_cache(const PackInput& input, const LayerWeights& weights,
-                                            const CachePlace& at);
+  std::unique_ptr<PackedExperts> from_cache(const PackInput& input, const CachePlace& at, CacheCheck when);
   void to_cache(const PackedExperts& packed, const CachePlace& at);
 
   // forward.cpp

@@ -83,7 +83,9 @@ int execute(const BenchOptions& options, Form form) {
                              .backend = options.backend,
                              .tokens = options.tokens,
                              .executor = executor,
-                             .progress = progress.callback()};
+                             .progress = progress.callback(),
+                             .cache = options.cache,
+                             .on_cache = tell_notes};
   testing::bench_layer(request, std::move(subject.weights), [&](const BenchResult& result) {
     progress.clear();
     print(form == Form::json ? to_json(result) : row_text(result));
