@@ -115,7 +115,7 @@ FoundFile damaged(std::string_view what) { return {{}, fmt::format("is damaged (
 FoundFile open_packed(const std::string& path, const std::string& identity, std::size_t runs) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (file.number() < 0) {
-    if (errno == ENOENT) return {};
+    if (errno == ENOENT || errno == ENOTDIR) return {};
     return {{}, fmt::format("cannot be opened ({})", system_text(errno))};
   }
   struct stat facts {};

@@ -3,6 +3,8 @@
 // nothing else's, whatever was in memory before, and other bytes come with another version.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 
@@ -50,15 +52,20 @@ std::vector<ExpertsSpec> specs(const Backend& backend) {
   return all;
 }
 
+LayerSpec layer_of(const ExpertsSpec& spec) {
+  return {.routed = spec,
+          .router = {.score = *Score::parse("softmax"), .experts = spec.experts, .top_k = spec.top_k}};
+}
+
 struct Made {
-  LayerWeights weights;
   std::unique_ptr<Executor> executor = make_thread_team(2);
+  LayerWeights weights;
   std::unique_ptr<PackedExperts> packed;
   const ExpertsSpec& spec;
   const Backend& backend;
 
   Made(const Backend& by, const ExpertsSpec& of)
-      : weights(testing::synthetic_weights({.routed = of, .router = {}}, 1, *executor)),
+      : weights(testing::synthetic_weights(layer_of(of), 1, *executor)),
         spec(of),
         backend(by) {
     packed = backend.pack(input());
@@ -148,7 +155,7 @@ TEST(Keeping, ExtentsAreTheViewsBytes) {
   for (const ExpertsSpec& spec : specs(*kept().front())) {
     SCOPED_TRACE(storage_text(spec));
     const std::unique_ptr<Executor> executor = make_thread_team(1);
-    const LayerWeights weights = testing::synthetic_weights({.routed = spec, .router = {}}, 1, *executor);
+    const LayerWeights weights = testing::synthetic_weights(layer_of(spec), 1, *executor);
     for (const WeightMatrix* matrix : {&weights.routed[0].up, &weights.routed[1].down}) {
       std::int64_t bytes = 0;
       for (const format::Extent& extent : format::extents_of(*matrix)) {

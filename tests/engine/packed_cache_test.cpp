@@ -53,13 +53,13 @@ struct Subject {
       std::vector<std::int32_t> ids(static_cast<std::size_t>(spec.routed.top_k));
       for (std::size_t i = 0; i < ids.size(); ++i)
         ids[i] = (first + static_cast<std::int32_t>(i)) % spec.routed.experts;
-      const std::vector<float> weights(ids.size(), 0.5f);
+      const std::vector<float> shares(ids.size(), 0.5f);
       std::vector<float> out(static_cast<std::size_t>(spec.routed.hidden));
       std::vector<std::byte> workspace(layer.workspace_bytes(1));
       RowsView row = call.hidden;
       row.rows = 1;
       layer.run({.hidden = row,
-                 .routing = {ids.data(), weights.data(), 1, spec.routed.top_k},
+                 .routing = {ids.data(), shares.data(), 1, spec.routed.top_k},
                  .block_out = out.data(),
                  .workspace = workspace});
       all.insert(all.end(), out.begin(), out.end());

@@ -97,14 +97,20 @@ bool can_turn(const Layout& layout, const Block<kLanes>& block, std::int64_t col
   const bool dense =
       layout.code_bits < 8 ? matrix.blocks.columns == 0 : matrix.col_stride == layout.code_bits / 8;
   return dense && block.rows == kLanes && column + layout.group <= matrix.cols &&
-         row_bytes(layout, layout.group) % kTurnedBytes == 0;
+         (row_bytes(layout, layout.group) % kTurnedBytes == 0 || layout.codes == Codes::fp4);
 }
 
 template <class Element, int kLanes>
 void turn_group(const Layout& layout, const Block<kLanes>& block, std::int64_t column, std::byte* out) {
   const std::byte* const first = block.row(0) + column * layout.code_bits / 8;
-  for (int at = 0; at < row_bytes(layout, layout.group); at += kTurnedBytes)
+  const int bytes = row_bytes(layout, layout.group);
+  int at = 0;
+  for (; at + kTurnedBytes <= bytes; at += kTurnedBytes)
     turn<Element, kLanes>(first + at, block.matrix.row_stride, out + at * kLanes);
+  for (; at < bytes; at += sizeof(Element))  // half of that, in groups of NVFP4
+    for (int r = 0; r < kLanes; ++r)
+      store(out + at * kLanes + r * sizeof(Element),
+            load<Element>(block.row(r) + column * layout.code_bits / 8 + at));
 }
 
 /// Which rows of packed e4m3 have a NaN, 8 of them in a word: 0x7F in the lower bits of a byte is one, and
