@@ -236,8 +236,10 @@ class Checker {
       report_.not_run.push_back({backend, subject.number, reasons(plan, backend)});
       return;
     }
-    const Layer layer(plan, subject.weights, {.executor = team_, .progress = request_.progress});
+    const Layer layer(plan, subject.weights,
+                      {.executor = team_, .progress = request_.progress, .cache = request_.cache});
     report_.cases.push_back(compare(layer, subject));
+    if (request_.on_cache) request_.on_cache(layer.cache());
   }
 
   static std::string reasons(const Plan& plan, const std::string& backend) {

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,10 +24,12 @@ namespace sluice::testing {
 
 struct CheckRequest {
   std::vector<int> layers;
-  std::string backend = "all";  // or one name, which must fit then
-  std::string expected = {};    // safetensors file; empty: drawn inputs
-  std::uint64_t seed = 0;       // of the drawn inputs
-  Progress progress = {};       // of packing
+  std::string backend = "all";                            // or one name, which must fit then
+  std::string expected = {};                              // safetensors file; empty: drawn inputs
+  std::uint64_t seed = 0;                                 // of the drawn inputs
+  Progress progress = {};                                 // of packing
+  std::string cache = {};                                 // LayerOptions::cache
+  std::function<void(const CacheReport&)> on_cache = {};  // of each layer that was run
 };
 
 /// What the limit of a layer's routed experts does to these inputs. All 0 when there is none.

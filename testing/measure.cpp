@@ -133,8 +133,13 @@ std::vector<BenchResult> bench_layer(const BenchRequest& request, LayerWeights w
   });
   const Plan plan = choose(
       {.layer = request.layer, .device = device, .tokens = request.tokens, .by_name = request.backend});
-  const Layer layer(plan, weights, {.executor = request.executor, .progress = request.progress});
+  const Layer layer(plan, weights,
+                    {.executor = request.executor,
+                     .progress = request.progress,
+                     .cache = request.cache,
+                     .cache_check = CacheCheck::at_load});  // none of it within a timed call
   weights = {};
+  if (request.on_cache) request.on_cache(layer.cache());
   RoofMeter meter(*request.executor, request.cold_bytes);
   const auto ceilings = std::make_shared<const Ceilings>(meter.ceilings(request.ceiling_windows));
   std::vector<BenchResult> results;

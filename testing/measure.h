@@ -112,6 +112,8 @@ struct BenchRequest {
   std::size_t cold_bytes = 0;  // buffer_bytes of the RoofMeter
   int ceiling_windows = 60;    // of each ceiling: half a second in all
   Progress progress = {};      // of packing
+  std::string cache = {};      // LayerOptions::cache
+  std::function<void(const CacheReport&)> on_cache = {};
 };
 
 /// One token count. The routed experts alone are timed, with routing given.

@@ -73,6 +73,9 @@ class Checkpoint {
   /// Canonical views of that layer's weights, every scale checked (corrupt_file for zero, NaN, infinite, and,
   /// but for integers, negative).
   LayerWeights weights(int layer) const;
+  /// The same, but scales are checked when a Layer packs them (LayerWeights::check): not at all where it maps
+  /// what was packed from these files before, when they were. Reads headers and single numbers only.
+  LayerWeights weights_to_pack(int layer) const;
   /// The same for whoever looks at values himself (lint): scales are not checked, and whatever else weights()
   /// refuses for its value is added to `faults`. Nothing may be computed with these.
   LayerWeights unchecked_weights(int layer, std::vector<ErrorInfo>& faults) const;

@@ -27,6 +27,22 @@ namespace sluice {
 /// time.
 using Progress = std::function<void(std::int64_t done, std::int64_t total)>;
 
+/// What became of a layer's packed cache (LayerOptions::cache). It is counted in packings, of which a layer
+/// has one for its routed experts (one for each set of formats) and one for a shared expert.
+struct CacheReport {
+  int loaded = 0;    // mapped from the cache
+  int written = 0;   // packed, and now in the cache
+  int repaired = 0;  // experts whose bytes in the cache were damaged, packed anew when they were first used
+  /// Why a packing was rebuilt, or is not in the cache: a sentence each.
+  std::vector<std::string> notes = {};
+};
+
+/// When the bytes of a cache are compared with their checksums.
+enum class CacheCheck : std::uint8_t {
+  at_first_use,  // an expert's when a call first names it, which then takes about twice as long
+  at_load,       // all of them, at the speed of memory or of the disk
+};
+
 struct LayerOptions {
   /// [experts] global id -> position in LayerWeights::routed, or -1 for experts that live elsewhere. Empty:
   /// all here.
@@ -34,6 +50,13 @@ struct LayerOptions {
   /// Where the work runs. Empty: a team of the layer's own, sized by the machine.
   std::shared_ptr<Executor> executor = {};
   Progress progress = {};
+  /// A directory for packed weights, made where there is none; empty: none are kept. What was packed before
+  /// from the same bytes of the same files, for the same backend, is mapped from there and not packed again
+  /// (docs/decisions/020-packed-cache.md). Nothing about a cache is an error: what is missing, stale or
+  /// damaged is packed and written again, what cannot be written is left out, and Layer::cache() says so.
+  /// Whoever may write there decides what the layer computes.
+  std::string cache = {};
+  CacheCheck cache_check = CacheCheck::at_first_use;
 };
 
 /// One call. Views only; nothing is kept. Give `routing`, or `router_logits`, or neither (then the layer's
@@ -86,6 +109,8 @@ class Layer {
   const Plan& plan() const;
   /// Bytes the packed weights take.
   std::int64_t packed_bytes() const;
+  /// What became of the cache so far.
+  CacheReport cache() const;
   /// Bytes of workspace with which a call runs `tokens` tokens at a time. A call given less than for all its
   /// tokens splits them; less than for one token is an error. Grows with `tokens`.
   std::size_t workspace_bytes(int tokens) const;

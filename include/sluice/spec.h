@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -196,6 +197,16 @@ struct RouterWeights {
   std::vector<std::int32_t> table = {};
 };
 
+/// A file that is mapped read-only, as it was when it was opened. Its pages may be given back to the system
+/// at any time, since they can be read again.
+struct SourceFile {
+  std::string path;
+  const std::byte* data = nullptr;
+  std::size_t bytes = 0;
+  std::int64_t modified_ns = 0;        // when its bytes were last written
+  std::int64_t status_changed_ns = 0;  // and when anything about it was, which no program can set
+};
+
 /// Views of one layer. They borrow from `owner`, which keeps the mapped files alive.
 struct LayerWeights {
   std::vector<ExpertWeights> routed;  // local experts, in the order of the expert map
@@ -203,6 +214,10 @@ struct LayerWeights {
   VectorView shared_gate = {};        // [hidden]
   RouterWeights router = {};
   std::shared_ptr<const void> owner = {};
+  std::vector<SourceFile> files = {};  // those that views may point into; views elsewhere are told by content
+  /// Looks at values that nobody has looked at yet, and throws what Checkpoint::weights throws; empty when
+  /// all have been. A Layer calls it before it packs.
+  std::function<void()> check = {};
 };
 
 /// Throws invalid_argument unless the numbers of a spec make sense together: positive sizes, top_k within

@@ -195,6 +195,7 @@ LayerWeights Checkpoint::State::weights(const std::shared_ptr<const State>& owne
   LayerWeights weights = owner->build(position, reader).weights;
   using Owners = std::pair<std::shared_ptr<const void>, std::shared_ptr<const void>>;
   weights.owner = std::make_shared<Owners>(owner, reader.owned());
+  weights.files = owner->gguf ? owner->gguf->files.sources() : owner->files.sources();
   return weights;
 }
 
@@ -249,6 +250,15 @@ LayerSpec Checkpoint::spec(int layer) const { return state_->specs[state_->posit
 
 LayerWeights Checkpoint::weights(int layer) const {
   return State::weights(state_, layer, Depth::values, nullptr);
+}
+
+LayerWeights Checkpoint::weights_to_pack(int layer) const {
+  std::vector<ErrorInfo> faults;
+  LayerWeights weights = unchecked_weights(layer, faults);
+  const auto check = [state = state_, layer] { State::weights(state, layer, Depth::values, nullptr); };
+  if (!faults.empty()) check();  // throws what they are
+  weights.check = check;
+  return weights;
 }
 
 LayerWeights Checkpoint::unchecked_weights(int layer, std::vector<ErrorInfo>& faults) const {

@@ -162,6 +162,12 @@ std::int64_t GgufFiles::file_bytes() const {
   return bytes;
 }
 
+std::vector<SourceFile> GgufFiles::sources() const {
+  std::vector<SourceFile> all;
+  for (const auto& file : files_) all.push_back(file->mapped->source());
+  return all;
+}
+
 void GgufFiles::check_unchanged() const {
   for (const auto& file : files_) file->mapped->check_unchanged();
 }

@@ -34,6 +34,8 @@ class GgufFiles {
   const std::vector<std::string>& notes() const { return notes_; }
   /// The file to name in a message about a tensor that is in none.
   const std::string& described() const { return files_.front()->mapped->path(); }
+  /// Every file, for whoever keeps something made from them.
+  std::vector<SourceFile> sources() const;
   /// Throws io when a file changed since it was opened.
   void check_unchanged() const;
 

@@ -9,6 +9,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "core/error.h"
@@ -24,9 +25,11 @@ ErrorInfo system_error(const char* code, std::string what, const std::string& pa
           .todo = error == ENOENT ? "Check the path" : "Check that the file may be read by this user"};
 }
 
-long long changed_ns(const struct stat& facts) {
-  return static_cast<long long>(facts.st_mtim.tv_sec) * 1'000'000'000 + facts.st_mtim.tv_nsec;
+long long nanoseconds(const struct timespec& time) {
+  return static_cast<long long>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
 }
+
+long long changed_ns(const struct stat& facts) { return nanoseconds(facts.st_mtim); }
 
 }  // namespace
 
@@ -68,6 +71,7 @@ void MappedFile::map() {
   });
   size_ = static_cast<std::size_t>(facts.st_size);
   changed_ns_ = changed_ns(facts);
+  status_changed_ns_ = nanoseconds(facts.st_ctim);
   if (size_ == 0) return;
   void* data = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor_, 0);
   const int map_error = errno;
@@ -79,6 +83,16 @@ void MappedFile::map() {
 MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
   ::close(descriptor_);
+}
+
+SourceFile MappedFile::source() const {
+  std::error_code none;
+  const std::filesystem::path real = std::filesystem::canonical(path_, none);
+  return {.path = none ? path_ : real.string(),
+          .data = data_,
+          .bytes = size_,
+          .modified_ns = changed_ns_,
+          .status_changed_ns = status_changed_ns_};
 }
 
 void MappedFile::check_unchanged() const {

@@ -8,6 +8,8 @@
 #include <span>
 #include <string>
 
+#include "sluice/spec.h"
+
 namespace sluice::checkpoint {
 
 class MappedFile {
@@ -26,6 +28,8 @@ class MappedFile {
   /// As messages show it.
   const std::string& path() const { return path_; }
   std::span<const std::byte> bytes() const { return {data_, size_}; }
+  /// What tells it from what may be in its place later.
+  SourceFile source() const;
 
   /// Throws io when the file no longer has the size or the time of change that it was opened with. A file
   /// that shrank is a SIGBUS on the next read, so this is called before every pass over values.
@@ -41,7 +45,7 @@ class MappedFile {
   int descriptor_ = -1;
   const std::byte* data_ = nullptr;
   std::size_t size_ = 0;
-  long long changed_ns_ = 0;
+  long long changed_ns_ = 0, status_changed_ns_ = 0;
 };
 
 /// The whole of a small text file (config.json). Throws corrupt_file when it has more than `cap` bytes.

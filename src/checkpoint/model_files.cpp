@@ -214,6 +214,12 @@ std::int64_t ModelFiles::file_bytes() const {
   return bytes;
 }
 
+std::vector<SourceFile> ModelFiles::sources() const {
+  std::vector<SourceFile> all;
+  for (const auto& file : files_) all.push_back(file->mapped->source());
+  return all;
+}
+
 void ModelFiles::check_unchanged() const {
   for (const auto& file : files_) file->mapped->check_unchanged();
 }

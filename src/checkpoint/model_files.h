@@ -43,6 +43,8 @@ class ModelFiles {
   const std::vector<std::string>& notes() const { return notes_; }
   /// The file to name in a message about a tensor that is in none: the model's one file, or its index.
   const std::string& described() const { return described_; }
+  /// Every file, for whoever keeps something made from them.
+  std::vector<SourceFile> sources() const;
   /// Throws io when a file changed since it was opened.
   void check_unchanged() const;
 

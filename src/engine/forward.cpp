@@ -221,6 +221,8 @@ void PackedLayer::run_kernel(const PackedExperts& packed, int tokens, const Forw
         .what = std::string(packed.backend.name) + " has no kernel for " + std::to_string(tokens) + " tokens",
         .todo = "Give fewer tokens at a time"};
   });
+  for (const std::unique_ptr<FirstTouch>& touch : first_touches_)
+    if (touch->is_of(packed)) touch->look(call);
   kernel->run(packed, call);
 }
 

@@ -18,6 +18,7 @@ Layer::~Layer() = default;
 
 const Plan& Layer::plan() const { return state_->layer.plan(); }
 std::int64_t Layer::packed_bytes() const { return state_->layer.packed_bytes(); }
+CacheReport Layer::cache() const { return state_->layer.cache(); }
 std::size_t Layer::workspace_bytes(int tokens) const { return state_->layer.workspace_bytes(tokens); }
 void Layer::run(const LayerCall& call) const { state_->layer.run(call); }
 std::size_t Layer::rows_workspace_bytes(int rows) const { return state_->layer.rows_workspace_bytes(rows); }

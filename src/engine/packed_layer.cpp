@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 #include "core/error.h"
+#include "engine/identity.h"
 #include "engine/memory.h"
 #include "oracle/oracle.h"
 
@@ -86,6 +88,29 @@ void check_memory(std::int64_t wanted, const Backend& backend) {
   });
 }
 
+/// Experts that are packed together: a set of the routed ones, or the shared one.
+struct PackingJob {
+  FormatGroup group;
+  std::vector<ExpertWeights> experts;
+  bool shared = false;
+  CachePlace place = {};
+  std::unique_ptr<PackedExperts> packed = {};
+};
+
+/// The routed ones first.
+std::vector<PackingJob> packings_of(const LayerSpec& spec, const LayerWeights& weights) {
+  std::vector<PackingJob> all;
+  for (FormatGroup& group : format_groups(spec.routed)) {
+    PackingJob packing{.group = std::move(group), .experts = {}};
+    for (const std::int32_t local : packing.group.experts)
+      packing.experts.push_back(weights.routed[static_cast<std::size_t>(local)]);
+    all.push_back(std::move(packing));
+  }
+  if (spec.shared)
+    all.push_back({.group = {spec.shared->experts, {0}}, .experts = weights.shared, .shared = true});
+  return all;
+}
+
 /// One of several packings reports as a part of the whole.
 Progress part_of(const Progress& whole, std::int64_t before, std::int64_t share, std::int64_t all) {
   if (!whole) return {};
@@ -93,6 +118,16 @@ Progress part_of(const Progress& whole, std::int64_t before, std::int64_t share,
     const double part = total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 1.0;
     whole(before + static_cast<std::int64_t>(part * static_cast<double>(share)), all);
   };
+}
+
+std::unique_ptr<PackedExperts> pack_one(const Backend& backend, const PackInput& input) try {
+  return backend.pack(input);
+} catch (const std::bad_alloc&) {
+  fail(ErrorKind::out_of_memory,
+       {.code = "does_not_fit",
+        .what = fmt::format("packing the layer for {} takes {}, which the system refused", backend.name,
+                            bytes_text(backend.packed_bytes(input.spec))),
+        .todo = "Raise the limit on this process, or keep fewer experts here"});
 }
 
 }  // namespace
@@ -103,44 +138,47 @@ PackedLayer::PackedLayer(const Plan& plan, const LayerWeights& weights, LayerOpt
   validate(spec(), weights);
   check_map(expert_map_, spec().routed, backend);
   if (!executor_) executor_ = make_thread_team();
-  pack(weights, options.progress);
+  pack(weights, options);
   router_ = Router(spec().router, weights.router);
   shared_gate_ = to_floats(weights.shared_gate);
 }
 
-void PackedLayer::pack(const LayerWeights& weights, const Progress& progress) {
+void PackedLayer::pack(const LayerWeights& weights, const LayerOptions& options) {
   const Backend& backend = *find_backend(plan_.chosen, backends());
-  std::vector<FormatGroup> groups = format_groups(spec().routed);
-  std::int64_t routed_bytes = 0;
-  for (const FormatGroup& group : groups) routed_bytes += backend.packed_bytes(group.spec);
-  const std::int64_t shared_bytes = spec().shared ? backend.packed_bytes(spec().shared->experts) : 0;
-  const std::int64_t all = routed_bytes + shared_bytes;
+  std::vector<PackingJob> packings = packings_of(spec(), weights);
+  std::int64_t all = 0;
+  bool checked = !weights.check;
+  if (!options.cache.empty() && backend.keeping.version == 0)
+    log_.add({.notes = {fmt::format("{} keeps no packed weights; the cache is not used", backend.name)}});
+  for (PackingJob& packing : packings) {
+    const PackInput input{packing.group.spec, packing.experts, weights.owner, *executor_, {}};
+    packing.place = cache_place(options.cache, backend, input, weights.files);
+    packing.packed = from_cache(input, packing.place, options.cache_check);
+    if (packing.packed) continue;
+    all += backend.packed_bytes(packing.group.spec);
+    if (!std::exchange(checked, true)) weights.check();
+  }
   check_memory(all, backend);
-  try {
-    std::int64_t before = 0;
-    places_.resize(weights.routed.size());
-    for (FormatGroup& group : groups) {
-      std::vector<ExpertWeights> experts;
-      for (const std::int32_t local : group.experts) {
-        places_[static_cast<std::size_t>(local)] = {routed_.size(),
-                                                    static_cast<std::int32_t>(experts.size())};
-        experts.push_back(weights.routed[static_cast<std::size_t>(local)]);
-      }
-      const std::int64_t share = backend.packed_bytes(group.spec);
-      auto packed = backend.pack(
-          {group.spec, experts, weights.owner, *executor_, part_of(progress, before, share, all)});
-      routed_.push_back({std::move(packed), std::move(group.experts)});
-      before += share;
+  std::int64_t before = 0;
+  for (PackingJob& packing : packings) {
+    if (packing.packed) continue;
+    const std::int64_t share = backend.packed_bytes(packing.group.spec);
+    packing.packed = pack_one(backend, {packing.group.spec, packing.experts, weights.owner, *executor_,
+                                        part_of(options.progress, before, share, all),
+                                        page_releaser(packing.experts, weights.files)});
+    before += share;
+    to_cache(*packing.packed, packing.place);
+  }
+  places_.resize(weights.routed.size());
+  for (PackingJob& packing : packings) {
+    if (packing.shared) {
+      shared_ = std::move(packing.packed);
+      continue;
     }
-    if (spec().shared)
-      shared_ = backend.pack({spec().shared->experts, weights.shared, weights.owner, *executor_,
-                              part_of(progress, routed_bytes, shared_bytes, all)});
-  } catch (const std::bad_alloc&) {
-    fail(ErrorKind::out_of_memory,
-         {.code = "does_not_fit",
-          .what = fmt::format("packing the layer for {} takes {}, which the system refused", backend.name,
-                              bytes_text(all)),
-          .todo = "Raise the limit on this process, or keep fewer experts here"});
+    std::vector<std::int32_t>& experts = packing.group.experts;
+    for (std::size_t at = 0; at < experts.size(); ++at)
+      places_[static_cast<std::size_t>(experts[at])] = {routed_.size(), static_cast<std::int32_t>(at)};
+    routed_.push_back({std::move(packing.packed), std::move(experts)});
   }
 }
 

@@ -7,8 +7,10 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "engine/first_touch.h"
 #include "engine/router.h"
 #include "experts/backend.h"
 #include "sluice/layer.h"
@@ -47,6 +49,13 @@ struct PackedGroup {
   std::vector<std::int32_t> experts;  // the local positions of those that are packed
 };
 
+/// Where a packing is kept; empty strings where it is not.
+struct CachePlace {
+  std::string path, identity;
+};
+CachePlace cache_place(const std::string& directory, const Backend& backend, const PackInput& input,
+                       std::span<const SourceFile> files);
+
 /// Where a local expert is packed.
 struct GroupPlace {
   std::size_t group = 0;
@@ -59,6 +68,7 @@ class PackedLayer {
 
   const Plan& plan() const { return plan_; }
   std::int64_t packed_bytes() const;
+  CacheReport cache() const { return log_.report(); }
   std::size_t workspace_bytes(int tokens) const { return tokens > 0 ? layout(tokens).bytes : 0; }
   void run(const LayerCall& call) const;
   std::size_t rows_workspace_bytes(int rows) const { return rows > 0 ? rows_layout(rows).bytes : 0; }
@@ -72,7 +82,10 @@ class PackedLayer {
 
  private:
   const LayerSpec& spec() const { return plan_.request.layer; }
-  void pack(const LayerWeights& weights, const Progress& progress);
+  void pack(const LayerWeights& weights, const LayerOptions& options);
+  // pack_cache.cpp
+  std::unique_ptr<PackedExperts> from_cache(const PackInput& input, const CachePlace& at, CacheCheck when);
+  void to_cache(const PackedExperts& packed, const CachePlace& at);
 
   // forward.cpp
   WorkspaceLayout layout(int tokens) const;
@@ -100,6 +113,7 @@ class PackedLayer {
 
   // update.cpp
   void check_planned() const;
+  void forget_cached(const PackedExperts& packed, std::int32_t local);
 
   // validate_call.cpp
   void check(const ExpertRows& call) const;
@@ -119,6 +133,9 @@ class PackedLayer {
   std::vector<PackedGroup> routed_;  // one, but where the experts differ
   std::vector<GroupPlace> places_;   // [local_experts]
   std::unique_ptr<PackedExperts> shared_;
+  // Of those packings that were mapped. Behind what they refer to, and so ended before it.
+  CacheLog log_;
+  std::vector<std::unique_ptr<FirstTouch>> first_touches_;
   Router router_;
   std::vector<float> shared_gate_;
 };

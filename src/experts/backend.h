@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -119,6 +120,28 @@ struct PackInput {
   std::shared_ptr<const void> owner;
   Executor& executor;
   Progress progress;
+  /// Called with the position of an expert that has been read to its end, from any thread. Of backends that
+  /// can be kept (Keeping).
+  std::function<void(std::int32_t)> read_one = {};
+};
+
+/// Packed weights in memory that came from elsewhere: 64-byte aligned, may be written, and is seen by nobody
+/// else.
+struct PackedBytes {
+  std::shared_ptr<std::byte> data;
+  std::size_t size = 0;
+};
+
+/// How a packing is kept in a file and mapped from there. The packing is one run of bytes an expert, all
+/// equally long and multiples of 64, local expert after local expert.
+struct Keeping {
+  /// Of the layout. Raised whenever `pack` makes other bytes of the same weights. 0: is not kept.
+  int version = 0;
+  std::span<const std::byte> (*bytes)(const PackedExperts&) = nullptr;
+  /// The packing whose bytes these are, for the input that they were packed from. Null when their number is
+  /// not what pack would make. The bytes may be damaged, by accident or by intent: whatever they are, kernels
+  /// stay within the memory they are given. Reads as little of them as that takes.
+  std::unique_ptr<PackedExperts> (*adopt)(const PackInput&, PackedBytes) = nullptr;
 };
 
 /// One expert's weights to pack where those of local expert `local` are, already validated.
@@ -197,6 +220,8 @@ struct Backend {
   /// Packs one expert anew where it is, with all that was derived from it, so that the packing is what `pack`
   /// would have made. Throws only before it changes anything. Of a backend that declares call::Update.
   void (*update)(PackedExperts&, const UpdateInput&) = nullptr;
+  /// Of a backend whose packings can be kept, which then also declares `update`.
+  Keeping keeping = {};
 };
 
 /// Every backend of this build, in the order of the tree. Written by CMake (sluice_add_backend).

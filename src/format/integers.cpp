@@ -109,9 +109,72 @@ void store_integer(std::byte* data, const PackedGrid& grid, int bits, GridPlace 
   store(word, (load<std::uint32_t>(word) & ~(mask >> below)) | (value & mask) >> below);
 }
 
+namespace {
+
+/// Eight codes of 4 bits, a byte each.
+std::uint64_t bytes_of_nibbles(std::uint32_t word) {
+  std::uint64_t bytes = word;
+  bytes = (bytes | bytes << 16) & 0x0000FFFF0000FFFFu;
+  bytes = (bytes | bytes << 8) & 0x00FF00FF00FF00FFu;
+  return (bytes | bytes << 4) & 0x0F0F0F0F0F0F0F0Fu;
+}
+
+/// Of a grid whose lines are rows, in words that are read in order.
+void codes_along(const WeightMatrix& matrix, RowPart part, std::uint8_t* out) {
+  const int bits = integer_bits(matrix);
+  const PackedGrid& grid = matrix.integers.codes;
+  const Bits start = bits_of(grid.packing, bits, part.first);
+  const int end = grid.packing == Packing::dense ? 32 : 32 / bits * bits;  // of a word's bits, those in use
+  const std::byte* word = matrix.codes + part.row * grid.line_stride + start.word * grid.word_stride;
+  std::int64_t i = 0;
+  if (bits == 4 && start.shift == 0)  // 4 and 8 bits are by far the most frequent
+    for (; i + 8 <= part.count; i += 8, word += grid.word_stride)
+      store(reinterpret_cast<std::byte*>(out + i), bytes_of_nibbles(load<std::uint32_t>(word)));
+  if (bits == 8 && start.shift == 0)
+    for (; i + 4 <= part.count; i += 4, word += grid.word_stride)
+      store(reinterpret_cast<std::byte*>(out + i), load<std::uint32_t>(word));
+  if (i == part.count) return;
+  std::uint32_t value = load<std::uint32_t>(word);
+  int shift = start.shift;
+  for (; i < part.count; ++i) {
+    if (shift >= end) {
+      word += grid.word_stride;
+      value = load<std::uint32_t>(word);
+      shift -= end;
+    }
+    std::uint32_t code = value >> shift;
+    if (shift + bits > end) {  // of dense packing: the upper bits are the next word's lowest
+      word += grid.word_stride;
+      value = load<std::uint32_t>(word);
+      code |= value << (32 - shift);
+      shift -= 32;
+    }
+    out[i] = static_cast<std::uint8_t>(code & ((1u << bits) - 1));
+    shift += bits;
+  }
+}
+
+/// Of a grid whose lines are columns: a row is at the same place of every line.
+void codes_across(const WeightMatrix& matrix, RowPart part, std::uint8_t* out) {
+  const int bits = integer_bits(matrix);
+  const PackedGrid& grid = matrix.integers.codes;
+  const Bits at = bits_of(grid.packing, bits, part.row);
+  const std::byte* word = matrix.codes + part.first * grid.line_stride + at.word * grid.word_stride;
+  for (std::int64_t i = 0; i < part.count; ++i, word += grid.line_stride) {
+    std::uint32_t code = load<std::uint32_t>(word) >> at.shift;
+    if (at.shift + bits > 32) code |= load<std::uint32_t>(word + grid.word_stride) << (32 - at.shift);
+    out[i] = static_cast<std::uint8_t>(code & ((1u << bits) - 1));
+  }
+}
+
+}  // namespace
+
 void codes_of_row(const WeightMatrix& matrix, RowPart part, std::uint8_t* out) {
   const int bits = integer_bits(matrix);
   const PackedGrid grid = matrix.integers.codes;
+  if (part.count <= 0) return;
+  if (grid.along == PackedGrid::Along::column) return codes_across(matrix, part, out);
+  if (grid.packing != Packing::awq) return codes_along(matrix, part, out);
   for (std::int64_t i = 0; i < part.count; ++i) {
     const GridPlace at = place_in(grid, part.row, part.first + i);
     out[i] = static_cast<std::uint8_t>(integer_at(matrix.codes, grid, bits, at));

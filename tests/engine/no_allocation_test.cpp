@@ -10,6 +10,7 @@
 #include "sluice/nodes.h"
 #include "testing/drawn_lora.h"
 #include "testing/usable_backends.h"
+#include "tests/engine/scratch_folder.h"
 #include "tests/engine/small_layer.h"
 
 namespace {
@@ -102,6 +103,30 @@ TEST(NoAllocation, ForwardOverNodes) {
   const std::int64_t before = allocations;
   for (int round = 0; round < 3; ++round) layer.run(call);
   EXPECT_EQ(allocations, before);
+}
+
+/// The first calls look at what the cache had.
+TEST(NoAllocation, FirstCallsOfALayerFromACache) {
+  const LayerSpec spec = small::spec();
+  const LayerWeights weights = testing::draw_weights(spec, testing::Numbers::noisy, 1);
+  for (const Backend* backend : testing::usable_backends()) {
+    if (backend->keeping.version == 0) continue;
+    const testing::ScratchFolder cache;
+    const auto load = [&] {
+      return Layer(small::plan_for(spec, std::string(backend->name)), weights,
+                   {.executor = make_thread_team(2), .cache = cache.path()});
+    };
+    (void)load();
+    const Layer layer = load();
+    ASSERT_EQ(layer.cache().loaded, 2);
+    const testing::DrawnCall drawn = draw_call(spec, testing::Numbers::noisy, {.tokens = 5}, 2);
+    small::Outputs out(spec, 5);
+    std::vector<std::byte> workspace(layer.workspace_bytes(2));
+    const LayerCall call = small::call_of(drawn, out, workspace);
+    const std::int64_t before = allocations;
+    layer.run(call);
+    EXPECT_EQ(allocations, before) << backend->name;
+  }
 }
 
 /// Names for messages, and nothing as large as a matrix.

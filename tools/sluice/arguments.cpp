@@ -151,6 +151,9 @@ std::string not_negative(const std::string& text) {
   return text.starts_with('-') ? "must not be negative" : "";
 }
 
+/// An empty variable of a shell would be no cache without a word.
+std::string not_empty(const std::string& text) { return text.empty() ? "must not be empty" : ""; }
+
 CLI::Option* add_layer(CLI::App* verb, std::optional<int>& layer, const char* description) {
   return verb->add_option("--layer", layer, description)->check(CLI::Range(0, kMostLayers))->type_name("N");
 }
@@ -166,6 +169,13 @@ void add_tokens(CLI::App* verb, std::vector<int>& tokens) {
 
 void add_backend(CLI::App* verb, std::string& backend, const char* description) {
   verb->add_option("--backend", backend, description)->type_name("NAME");
+}
+
+void add_cache(CLI::App* verb, std::string& cache) {
+  verb->add_option("--cache", cache,
+                   "Directory for packed weights: the next start maps them instead of packing")
+      ->check(not_empty)
+      ->type_name("DIR");
 }
 
 void add_inspect(CLI::App& app, InspectOptions& options) {
@@ -207,6 +217,7 @@ void add_run(CLI::App& app, RunOptions& options) {
       ->allow_extra_args(false)
       ->type_name("DIR");
   add_backend(verb, options.backend, "Only this backend (default: the plan's choice)");
+  add_cache(verb, options.cache);
 }
 
 void add_check(CLI::App& app, CheckOptions& options) {
@@ -223,6 +234,7 @@ void add_check(CLI::App& app, CheckOptions& options) {
       ->check(not_negative)
       ->type_name("N")
       ->capture_default_str();
+  add_cache(verb, options.cache);
 }
 
 void add_bench(CLI::App& app, BenchOptions& options) {
@@ -246,6 +258,7 @@ void add_bench(CLI::App& app, BenchOptions& options) {
       ->capture_default_str();
   verb->add_option("--html", options.html, "Also write a page that draws the results and needs no network")
       ->type_name("FILE");
+  add_cache(verb, options.cache);
 }
 
 void add_sample(CLI::App& app, SampleOptions& options) {

@@ -35,6 +35,7 @@ struct RunOptions {
   std::string output;
   std::string backend = {};
   std::vector<std::string> adapters = {};
+  std::string cache = {};
 };
 
 struct CheckOptions {
@@ -43,6 +44,7 @@ struct CheckOptions {
   std::string backend = "all";
   std::string expected = {};
   std::uint64_t seed = 0;
+  std::string cache = {};
 };
 
 struct BenchOptions {
@@ -54,6 +56,7 @@ struct BenchOptions {
   std::string backend = {};
   int threads = 0;
   std::string html = {};
+  std::string cache = {};
 };
 
 struct SampleOptions {

@@ -142,7 +142,9 @@ int execute(const BenchOptions& options, Form form) {
                              .backend = options.backend,
                              .tokens = options.tokens,
                              .executor = executor,
-                             .progress = progress.callback()};
+                             .progress = progress.callback(),
+                             .cache = options.cache,
+                             .on_cache = tell_notes};
   const std::vector<BenchResult> results =
       testing::bench_layer(request, std::move(subject.weights), [&](const BenchResult& result) {
         progress.clear();

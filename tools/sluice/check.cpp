@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <vector>
 
 #include "errors.h"
 #include "json.h"
@@ -128,13 +130,20 @@ int execute(const CheckOptions& options, Form form) {
   const std::vector<int> layers = options.layer || options.expected.empty()
                                       ? chosen_layers(model, options.layer)
                                       : testing::layers_to_check(model, options.expected);
+  std::set<std::string> told;  // each once, not for every layer
+  const auto tell = [&](CacheReport cache) {
+    std::erase_if(cache.notes, [&](const std::string& note) { return !told.insert(note).second; });
+    tell_notes(cache);
+  };
   const CheckReport report = [&] {
     ProgressLine progress("packing");
     return testing::check(model, {.layers = layers,
                                   .backend = options.backend,
                                   .expected = options.expected,
                                   .seed = options.seed,
-                                  .progress = progress.callback()});
+                                  .progress = progress.callback(),
+                                  .cache = options.cache,
+                                  .on_cache = tell});
   }();
   print(form == Form::json ? to_json(report) : report_text(report));
   if (!report.passed()) {

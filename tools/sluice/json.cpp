@@ -293,6 +293,11 @@ std::string to_json(const RunResult& result) {
                    {"tokens", result.tokens},
                    {"routing", result.routing},
                    {"output", result.output},
+                   {"cache",
+                    {{"loaded", result.cache.loaded},
+                     {"written", result.cache.written},
+                     {"repaired", result.cache.repaired},
+                     {"notes", result.cache.notes}}},
                    {"tensors", array(result.tensors, [](const WrittenTensor& tensor) -> Json {
                       return {{"name", tensor.name}, {"dtype", tensor.dtype}, {"shape", tensor.shape}};
                     })}});

@@ -47,4 +47,8 @@ void ProgressLine::show(std::int64_t done, std::int64_t total) {
   std::fflush(stderr);
 }
 
+void tell_notes(const CacheReport& report) {
+  for (const std::string& note : report.notes) fmt::print(stderr, "cache: {}\n", printable(note));
+}
+
 }  // namespace sluice::tools

@@ -35,4 +35,7 @@ class ProgressLine {
   bool drawn_ = false;
 };
 
+/// Why something of a cache was rebuilt or is not kept, a line each on stderr.
+void tell_notes(const CacheReport& report);
+
 }  // namespace sluice::tools

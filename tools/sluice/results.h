@@ -8,6 +8,7 @@
 
 #include "sluice/checkpoint.h"
 #include "sluice/device.h"
+#include "sluice/layer.h"
 #include "sluice/lint.h"
 #include "sluice/plan.h"
 #include "sluice/spec.h"
@@ -56,6 +57,7 @@ struct RunResult {
   int tokens = 0;
   std::string routing;  // "router", "router_logits" or "topk_ids"
   std::string output;
+  CacheReport cache = {};
   std::vector<WrittenTensor> tensors = {};
 };
 

@@ -153,7 +153,7 @@ int execute(const RunOptions& options, Form form) {
   require_outside(model.info().directory, options.output);
   const TensorFile file = TensorFile::open(options.input);
   const LayerInput input = testing::read_layer_input(file, number, published);
-  const LayerWeights weights = model.weights(number);
+  const LayerWeights weights = model.weights_to_pack(number);
   testing::check_token_ids(file, number, published, weights, input);
   const Adapters adapters = read_adapters(options, model, input);
   const LayerSpec spec = with_ranks(published, adapters);
@@ -161,11 +161,15 @@ int execute(const RunOptions& options, Form form) {
                             .device = testing::device_for(options.backend),
                             .tokens = {std::max(1, input.hidden.rows)},
                             .by_name = options.backend});
+  CacheReport cache;
   const Outputs out = [&] {
     ProgressLine progress("packing");
-    const Layer layer(plan, weights, {.progress = progress.callback()});
-    return compute(layer, input, adapters);
+    const Layer layer(plan, weights, {.progress = progress.callback(), .cache = options.cache});
+    Outputs computed = compute(layer, input, adapters);
+    cache = layer.cache();
+    return computed;
   }();
+  tell_notes(cache);
 
   const std::vector<NamedTensor> tensors = tensors_of(out, input.hidden.rows, spec.routed);
   testing::write_safetensors(options.output, tensors);
@@ -174,7 +178,8 @@ int execute(const RunOptions& options, Form form) {
                    .backend = plan.chosen,
                    .tokens = input.hidden.rows,
                    .routing = input.routed_by(),
-                   .output = options.output};
+                   .output = options.output,
+                   .cache = cache};
   for (const NamedTensor& tensor : tensors)
     result.tensors.push_back({tensor.name, std::string(name(tensor.dtype)), tensor.shape});
   print(form == Form::json ? to_json(result) : result_text(result));

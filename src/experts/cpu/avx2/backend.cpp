@@ -3,6 +3,8 @@
 // exactly; inputs, intermediate and sums are float32.
 #include "experts/backend.h"
 
+#include <utility>
+
 #include "experts/cpu/avx2/table.h"
 #include "experts/cpu/common/declares.h"
 #include "experts/cpu/common/estimate.h"
@@ -18,6 +20,10 @@ namespace {
 using cpu::kAvx2Lanes;
 
 std::unique_ptr<PackedExperts> pack(const PackInput& input) { return cpu::pack(kCpuAvx2, kAvx2Lanes, input); }
+
+std::unique_ptr<PackedExperts> adopt(const PackInput& input, PackedBytes bytes) {
+  return cpu::adopt(kCpuAvx2, kAvx2Lanes, input, std::move(bytes));
+}
 
 std::int64_t packed_bytes(const ExpertsSpec& spec) { return cpu::packed_bytes(spec, kAvx2Lanes); }
 
@@ -55,6 +61,7 @@ constinit const Backend kCpuAvx2{
     .packed_bytes = packed_bytes,
     .kernels = kernels,
     .update = cpu::update,
+    .keeping = {.version = cpu::kLayoutVersion, .bytes = cpu::bytes, .adopt = adopt},
 };
 
 }  // namespace sluice

@@ -3,6 +3,8 @@
 // exactly; inputs, intermediate and sums are float32.
 #include "experts/backend.h"
 
+#include <utility>
+
 #include "experts/cpu/avx512/table.h"
 #include "experts/cpu/common/declares.h"
 #include "experts/cpu/common/estimate.h"
@@ -19,6 +21,10 @@ using cpu::kAvx512Lanes;
 
 std::unique_ptr<PackedExperts> pack(const PackInput& input) {
   return cpu::pack(kCpuAvx512, kAvx512Lanes, input);
+}
+
+std::unique_ptr<PackedExperts> adopt(const PackInput& input, PackedBytes bytes) {
+  return cpu::adopt(kCpuAvx512, kAvx512Lanes, input, std::move(bytes));
 }
 
 std::int64_t packed_bytes(const ExpertsSpec& spec) { return cpu::packed_bytes(spec, kAvx512Lanes); }
@@ -59,6 +65,7 @@ constinit const Backend kCpuAvx512{
     .packed_bytes = packed_bytes,
     .kernels = kernels,
     .update = cpu::update,
+    .keeping = {.version = cpu::kLayoutVersion, .bytes = cpu::bytes, .adopt = adopt},
 };
 
 }  // namespace sluice

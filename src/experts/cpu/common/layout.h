@@ -7,7 +7,7 @@
 // pair is stored group by group along the columns, so that one walk over contiguous memory feeds both blocks:
 //
 //   pair = { group 0: codes 0, scales 0, codes 1, scales 1 } { group 1: ... } ... { factors 0, factors 1 }
-//   padding
+//   padding, which is zeros: the same weights are the same bytes
 //
 // `factors` are one float32 a row, multiplied at the end: the coarse scale of formats that have one, and NaN
 // for a row that contains a NaN code or scale, whose every product is NaN whatever the input (so that no
@@ -60,10 +60,13 @@ struct Layout {
   constexpr std::size_t factors_offset(int lanes, int columns) const {
     return static_cast<std::size_t>(groups(columns)) * group_bytes(lanes);
   }
+  /// Of a pair, before its padding.
+  constexpr std::size_t used_bytes(int lanes, int columns) const {
+    return factors_offset(lanes, columns) + (factors ? 2 * lanes * sizeof(float) : 0);
+  }
   /// Rounded up to whole cache lines.
   constexpr std::size_t pair_bytes(int lanes, int columns) const {
-    const std::size_t used = factors_offset(lanes, columns) + (factors ? 2 * lanes * sizeof(float) : 0);
-    return (used + 63) / 64 * 64;
+    return (used_bytes(lanes, columns) + 63) / 64 * 64;
   }
 };
 
@@ -166,13 +169,14 @@ struct IntegerLayout {
   /// other than zero in every group, and 2 bits may leave no other: with few groups a row (10 roundings of
   /// 128 columns with one scale, where 4 are allowed) such a matrix is multiplied in float32.
   constexpr bool has_digits() const { return bits > 2 || records() * parts() >= 8; }
-  /// Rounded up to whole cache lines.
-  constexpr std::size_t pair_bytes(int lanes) const {
-    const std::size_t used = static_cast<std::size_t>(records()) * head_bytes(lanes) +
-                             static_cast<std::size_t>(steps()) * step_bytes(lanes) +
-                             static_cast<std::size_t>(number_blocks()) * number_bytes(lanes);
-    return (used + 63) / 64 * 64;
+  /// Of a pair, before its padding.
+  constexpr std::size_t used_bytes(int lanes) const {
+    return static_cast<std::size_t>(records()) * head_bytes(lanes) +
+           static_cast<std::size_t>(steps()) * step_bytes(lanes) +
+           static_cast<std::size_t>(number_blocks()) * number_bytes(lanes);
   }
+  /// Rounded up to whole cache lines.
+  constexpr std::size_t pair_bytes(int lanes) const { return (used_bytes(lanes) + 63) / 64 * 64; }
 };
 
 }  // namespace sluice::cpu

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 
+#include <cstdlib>
+
 #include "core/error.h"
 
 namespace sluice::cpu {
@@ -18,12 +20,12 @@ constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) {
 
 }  // namespace
 
-Memory allocate(std::size_t bytes) {
+std::shared_ptr<std::byte> allocate(std::size_t bytes) {
   // Below a few huge pages the rounding would cost more than the page walks.
   const bool huge = bytes >= 4 * kHugePage;
   const std::size_t alignment = huge ? kHugePage : kLine;
   const std::size_t size = round_up(bytes == 0 ? 1 : bytes, alignment);
-  Memory memory(static_cast<std::byte*>(std::aligned_alloc(alignment, size)));
+  std::shared_ptr<std::byte> memory(static_cast<std::byte*>(std::aligned_alloc(alignment, size)), std::free);
   require(memory != nullptr, ErrorKind::out_of_memory, [&] {
     return ErrorInfo{
         .code = "packed_weights_do_not_fit",

@@ -4,17 +4,11 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdlib>
 #include <memory>
 
 namespace sluice::cpu {
 
-struct FreeMemory {
-  void operator()(std::byte* memory) const { std::free(memory); }
-};
-using Memory = std::unique_ptr<std::byte, FreeMemory>;
-
 /// At least 64-byte aligned, not initialised. Throws out_of_memory.
-Memory allocate(std::size_t bytes);
+std::shared_ptr<std::byte> allocate(std::size_t bytes);
 
 }  // namespace sluice::cpu

@@ -3,8 +3,11 @@
 #include "experts/cpu/common/pack.h"
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
 #include <mutex>
+#include <utility>
+#include <vector>
 
 #include "core/bits.h"
 #include "core/error.h"
@@ -34,9 +37,11 @@ PairSource source_of(const ExpertLayout& layout, const Stream& stream, const Exp
   return {{&weights.up, &weights.up}};
 }
 
+/// And zeros to the end of its last cache line.
 void copy_bias(const VectorView& bias, std::byte* to) {
   for (std::int64_t i = 0; i < bias.size; ++i)
     store(to + sizeof(float) * i, format::read_number(bias.dtype, bias.data + i * bias.stride));
+  for (std::int64_t i = bias.size; i % 16 != 0; ++i) store(to + sizeof(float) * i, 0.0f);
 }
 
 void pack_biases(const Packed& packed, const ExpertWeights& weights, std::byte* expert) {
@@ -86,6 +91,8 @@ void pack_experts(Packed* packed, int lanes, const PackInput& input, int first) 
   const std::size_t stream_bytes = layout.gate.bytes() + layout.up.bytes() + layout.down.bytes();
   const int experts = static_cast<int>(input.experts.size());
   Meter meter(input.progress, static_cast<std::int64_t>(experts * stream_bytes));
+  std::vector<std::atomic<int>> left(input.read_one ? input.experts.size() : 0);  // chunks of each expert
+  for (std::atomic<int>& count : left) count = chunks;
 
   parallel_for(input.executor, experts * chunks, [&](int task, int) {
     const int local = task / chunks;
@@ -101,6 +108,7 @@ void pack_experts(Packed* packed, int lanes, const PackInput& input, int first) 
       pack_integers(stream, lanes, source, range, expert);
     else
       pack_pairs(stream, lanes, source, range, expert + stream.offset);
+    if (!left.empty() && --left[local] == 0) input.read_one(local);
     meter.add((range.last - range.first) * stream.pair_bytes);
   });
   meter.rethrow();
@@ -138,6 +146,23 @@ std::unique_ptr<PackedExperts> pack(const Backend& backend, int lanes, const Pac
   auto packed =
       std::make_unique<Packed>(backend, input.spec, expert_layout(input.spec, lanes, look_at(input.experts)));
   pack_experts(packed.get(), lanes, input, 0);
+  return packed;
+}
+
+std::span<const std::byte> bytes(const PackedExperts& packed) {
+  const auto& mine = static_cast<const Packed&>(packed);
+  return {mine.expert(0), static_cast<std::size_t>(mine.bytes())};
+}
+
+std::unique_ptr<PackedExperts> adopt(const Backend& backend, int lanes, const PackInput& input,
+                                     PackedBytes bytes) {
+  const ExpertLayout layout = expert_layout(input.spec, lanes, look_at(input.experts));
+  if (bytes.size != input.spec.local_experts * layout.bytes) return nullptr;
+  auto packed = std::make_unique<Packed>(backend, input.spec, layout, std::move(bytes.data));
+  for (int local = 0; local < input.spec.local_experts; ++local)
+    for (const Stream* stream : {&layout.gate, &layout.up, &layout.down})
+      if (stream->gathers())
+        pack_order(*stream, source_of(layout, *stream, input.experts[local]), packed->expert(local));
   return packed;
 }
 

@@ -11,6 +11,14 @@ namespace sluice::cpu {
 
 std::unique_ptr<PackedExperts> pack(const Backend& backend, int lanes, const PackInput& input);
 
+/// Of the layout, for Keeping: raised whenever pack makes other bytes (tests/cpu/packing_test.cpp notices).
+inline constexpr int kLayoutVersion = 1;
+
+/// For Keeping. Columns that kernels gather are not believed but written anew.
+std::span<const std::byte> bytes(const PackedExperts& packed);
+std::unique_ptr<PackedExperts> adopt(const Backend& backend, int lanes, const PackInput& input,
+                                     PackedBytes bytes);
+
 /// Packs one expert anew, in place. Throws unsupported (update_does_not_fit) for integers that need another
 /// layout.
 void update(PackedExperts& packed, const UpdateInput& input);
@@ -35,5 +43,7 @@ void pack_pairs(const Stream& stream, int lanes, const PairSource& source, PairR
 /// the expert starts.
 void pack_integers(const Stream& stream, int lanes, const PairSource& source, PairRange range,
                    std::byte* expert);
+/// Writes that order, of a stream that gathers.
+void pack_order(const Stream& stream, const PairSource& source, std::byte* expert);
 
 }  // namespace sluice::cpu

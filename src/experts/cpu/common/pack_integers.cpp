@@ -2,6 +2,7 @@
 // Writes pairs of integers (layout.h): records of scales, zero points and steps of codes in planes. Reads
 // whole rows of a block through format/, which alone knows how files pack them.
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "core/bits.h"
@@ -23,6 +24,7 @@ struct Rows {
 
   Rows(int rows, std::int64_t its_each) : of(static_cast<std::size_t>(rows * its_each)), each(its_each) {}
   T* row(int r) { return of.data() + r * each; }
+  const T* row(int r) const { return of.data() + r * each; }
   T at(int r, std::int64_t i) const { return of[static_cast<std::size_t>(r * each + i)]; }
 };
 
@@ -37,6 +39,30 @@ RowSizes row_sizes(const WeightMatrix& matrix) {
   const std::int64_t blocks = (matrix.cols + g.block_cols - 1) / g.block_cols,
                      columns = blocks * g.block_cols;
   return {columns, columns / g.group_cols, blocks};
+}
+
+/// The 32 codes of a step, a byte each: byte j of vector v is the code of column_of(v, j).
+struct Vectors {
+  std::uint32_t of[8];
+};
+
+/// Every second byte of eight, from the first on.
+std::uint32_t every_second(std::uint64_t bytes) {
+  bytes &= 0x00FF00FF00FF00FFu;
+  bytes = (bytes | bytes >> 8) & 0x0000FFFF0000FFFFu;
+  return static_cast<std::uint32_t>(bytes | bytes >> 16);
+}
+
+Vectors vectors_of(const std::uint8_t* codes) {
+  static_assert(column_of(3, 2) == 8 + 1 + 4,
+                "vectors 2i and 2i + 1 are the even and the odd of eight columns");
+  Vectors vectors{};
+  for (int i = 0; i < 4; ++i) {
+    const auto eight = load<std::uint64_t>(reinterpret_cast<const std::byte*>(codes + 8 * i));
+    vectors.of[2 * i] = every_second(eight);
+    vectors.of[2 * i + 1] = every_second(eight >> 8);
+  }
+  return vectors;
 }
 
 /// `lanes` rows of a matrix; those that it does not have are zeros.
@@ -102,13 +128,11 @@ class IntegerBlock {
   /// The codes of a step.
   void put_codes(int step, std::byte* out) const {
     const Planes planes = planes_of(layout_.bits);
-    const std::int32_t* columns = order_.columns.data() + 32 * step;
-    std::uint8_t codes[32];
     for (int r = 0; r < lanes_; ++r) {
-      for (int i = 0; i < 32; ++i)
-        codes[i] = r < rows_ && columns[i] >= 0 ? codes_.at(r, columns[i]) : std::uint8_t{0};
+      std::uint8_t gathered[kDigitColumns];
+      const Vectors vectors = vectors_of(codes_of(r, step, gathered));
       for (int p = 0; p < planes.count; ++p)
-        put_plane(planes.plane[p], codes, out + 4 * (planes.plane[p].line * lanes_ + r));
+        put_plane(planes.plane[p], vectors, out + 4 * (planes.plane[p].line * lanes_ + r));
     }
   }
 
@@ -122,7 +146,15 @@ class IntegerBlock {
         bytes_(lanes, sizes.groups),
         factors_(lanes, sizes.blocks != 0 ? sizes.groups : 0),
         numbers_(lanes, sizes.blocks),
-        minimum_numbers_(lanes, sizes.blocks) {}
+        minimum_numbers_(lanes, sizes.blocks) {
+    const auto& columns = order_.columns;
+    for (std::size_t first = 0; first < columns.size(); first += kDigitColumns) {
+      bool straight = columns[first] >= 0;
+      for (std::size_t i = 1; i < kDigitColumns; ++i)
+        straight &= columns[first + i] == columns[first] + std::int32_t(i);
+      straight_.push_back(straight);
+    }
+  }
 
   /// Of blocks: the file's number where a block is a group, else the group's factor.
   void put_block_scales(std::int32_t group, std::byte* out) const {
@@ -135,16 +167,23 @@ class IntegerBlock {
     }
   }
 
-  void put_plane(const Plane& plane, const std::uint8_t (&codes)[32], std::byte* out) const {
-    const int vectors = 8 / plane.bits;  // of a line
+  /// The 32 codes of a step of row r: where they are, or gathered at `room`.
+  const std::uint8_t* codes_of(int r, int step, std::uint8_t* room) const {
+    const std::int32_t* columns = order_.columns.data() + kDigitColumns * step;
+    const bool straight = straight_[static_cast<std::size_t>(step)];
+    if (straight && r < rows_) return codes_.row(r) + columns[0];
+    for (int i = 0; i < kDigitColumns; ++i)
+      room[i] = r < rows_ && columns[i] >= 0 ? codes_.at(r, columns[i]) : std::uint8_t{0};
+    return room;
+  }
+
+  void put_plane(const Plane& plane, const Vectors& vectors, std::byte* out) const {
+    const int count = 8 / plane.bits;  // of a line
+    const std::uint32_t mask = 0x01010101u * ((1u << plane.bits) - 1);
     for (int line = 0; line < plane.bits; ++line) {
       std::uint32_t dword = 0;
-      for (int v = 0; v < vectors; ++v)
-        for (int j = 0; j < 4; ++j) {
-          const std::uint32_t value = static_cast<std::uint32_t>(
-              codes[column_of(line * vectors + v, j)] >> plane.shift & ((1 << plane.bits) - 1));
-          dword |= value << (8 * j + plane.bits * v);
-        }
+      for (int v = 0; v < count; ++v)
+        dword |= (vectors.of[line * count + v] >> plane.shift & mask) << (plane.bits * v);
       store(out + 4 * line * lanes_, dword);
     }
   }
@@ -153,6 +192,7 @@ class IntegerBlock {
   const IntegerLayout& layout_;
   const int lanes_;
   const ColumnOrder order_;
+  std::vector<bool> straight_ = {};   // [steps] 32 columns that follow each other
   Rows<std::uint8_t> codes_, bytes_;  // bytes are zero points, or what minimums are products of
   Rows<std::int8_t> factors_;         // these three of GGUF's blocks only
   Rows<std::uint16_t> numbers_, minimum_numbers_;
@@ -180,19 +220,29 @@ void put_block(const IntegerLayout& layout, int lanes, const IntegerBlock& block
   }
 }
 
+void put_order(const ColumnOrder& order, const Stream& stream, std::byte* expert) {
+  std::copy(order.columns.begin(), order.columns.end(),
+            reinterpret_cast<std::int32_t*>(expert + stream.order_offset));
+}
+
 }  // namespace
+
+void pack_order(const Stream& stream, const PairSource& source, std::byte* expert) {
+  put_order(order_of(*source.block[0], stream.integers), stream, expert);
+}
 
 void pack_integers(const Stream& stream, int lanes, const PairSource& source, PairRange range,
                    std::byte* expert) {
   const IntegerLayout& layout = stream.integers;
+  const std::size_t used = layout.used_bytes(lanes);
   for (int b = 0; b < 2; ++b) {
     IntegerBlock block(*source.block[b], layout, lanes);
-    if (stream.gathers() && range.first == 0 && b == 0)
-      std::copy(block.order().columns.begin(), block.order().columns.end(),
-                reinterpret_cast<std::int32_t*>(expert + stream.order_offset));
+    if (stream.gathers() && range.first == 0 && b == 0) put_order(block.order(), stream, expert);
     for (int p = range.first; p < range.last; ++p) {
       block.read(std::int64_t{stream.pairing == Pairing::gate_with_up ? p : 2 * p + b} * lanes);
-      put_block(layout, lanes, block, b, expert + stream.offset + p * stream.pair_bytes);
+      std::byte* const pair = expert + stream.offset + p * stream.pair_bytes;
+      if (b == 0) std::memset(pair + used, 0, stream.pair_bytes - used);
+      put_block(layout, lanes, block, b, pair);
     }
   }
 }

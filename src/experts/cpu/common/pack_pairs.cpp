@@ -7,6 +7,7 @@
 
 #include "core/bits.h"
 #include "experts/cpu/common/pack.h"
+#include "experts/cpu/common/transpose.h"
 #include "format/fp4_blocks.h"
 #include "format/geometry.h"
 #include "format/scales.h"
@@ -86,17 +87,68 @@ void pack_bf16(const Block<kLanes>& block, std::int64_t column, int group, std::
   }
 }
 
+/// Bytes of a row that `group` columns take in the file.
+int row_bytes(const Layout& layout, int group) { return group * layout.code_bits / 8; }
+
+/// The block is whole, its rows are dense, and what is side by side in a row stays so in 1, 2 or 4 bytes.
+template <int kLanes>
+bool can_turn(const Layout& layout, const Block<kLanes>& block, std::int64_t column) {
+  const WeightMatrix& matrix = block.matrix;
+  const bool dense =
+      layout.code_bits < 8 ? matrix.blocks.columns == 0 : matrix.col_stride == layout.code_bits / 8;
+  return dense && block.rows == kLanes && column + layout.group <= matrix.cols &&
+         (row_bytes(layout, layout.group) % kTurnedBytes == 0 || layout.codes == Codes::fp4);
+}
+
+template <class Element, int kLanes>
+void turn_group(const Layout& layout, const Block<kLanes>& block, std::int64_t column, std::byte* out) {
+  const std::byte* const first = block.row(0) + column * layout.code_bits / 8;
+  const int bytes = row_bytes(layout, layout.group);
+  int at = 0;
+  for (; at + kTurnedBytes <= bytes; at += kTurnedBytes)
+    turn<Element, kLanes>(first + at, block.matrix.row_stride, out + at * kLanes);
+  for (; at < bytes; at += sizeof(Element))  // half of that, in groups of NVFP4
+    for (int r = 0; r < kLanes; ++r)
+      store(out + at * kLanes + r * sizeof(Element),
+            load<Element>(block.row(r) + column * layout.code_bits / 8 + at));
+}
+
+/// Which rows of packed e4m3 have a NaN, 8 of them in a word: 0x7F in the lower bits of a byte is one, and
+/// the only value that one more carries into the highest bit.
+template <int kLanes>
+void note_nans(Block<kLanes>& block, const std::byte* out, int columns) {
+  constexpr std::uint64_t kOnes = 0x0101010101010101u;
+  std::uint64_t seen[kLanes / 8] = {};
+  for (int c = 0; c < columns; ++c)
+    for (int w = 0; w < kLanes / 8; ++w)
+      seen[w] |= (load<std::uint64_t>(out + c * kLanes + 8 * w) & 0x7F * kOnes) + kOnes;
+  for (int r = 0; r < kLanes; ++r) block.nan[r] |= (seen[r / 8] >> (8 * (r % 8) + 7) & 1) != 0;
+}
+
+template <int kLanes>
+void turn_codes(const Layout& layout, Block<kLanes>& block, std::int64_t column, std::byte* out) {
+  switch (layout.codes) {
+    case Codes::fp4:
+    case Codes::bf16:  // two columns
+    case Codes::f32:
+      return turn_group<std::uint32_t>(layout, block, column, out);
+    case Codes::f16:
+      return turn_group<std::uint16_t>(layout, block, column, out);
+    case Codes::e4m3:
+      turn_group<std::uint8_t>(layout, block, column, out);
+      return note_nans(block, out, layout.group);
+  }
+}
+
 template <int kLanes>
 void pack_codes(const Layout& layout, Block<kLanes>& block, std::int64_t column, std::byte* out) {
+  if (can_turn(layout, block, column)) return turn_codes(layout, block, column, out);
   switch (layout.codes) {
     case Codes::fp4:
       return pack_fp4(block, column, layout.group, out);
     case Codes::e4m3:
       pack_elements<std::uint8_t>(block, column, layout.group, out);
-      for (int c = 0; c < layout.group; ++c)
-        for (int r = 0; r < kLanes; ++r)
-          block.nan[r] |= is_nan_e4m3(load<std::uint8_t>(out + c * kLanes + r));
-      return;
+      return note_nans(block, out, layout.group);
     case Codes::f16:
       return pack_elements<std::uint16_t>(block, column, layout.group, out);
     case Codes::bf16:
@@ -142,7 +194,9 @@ void pack_factors(const Layout& layout, const Block<kLanes>& block, std::byte* o
 template <int kLanes>
 void pack_all(const Stream& stream, const PairSource& source, PairRange range, std::byte* pairs) {
   const Layout& layout = stream.format.layout;
-  for (int p = range.first; p < range.last; ++p)
+  const std::size_t used = layout.used_bytes(kLanes, stream.columns);
+  for (int p = range.first; p < range.last; ++p) {
+    std::memset(pairs + p * stream.pair_bytes + used, 0, stream.pair_bytes - used);
     for (int b = 0; b < 2; ++b) {
       const std::int64_t index = stream.pairing == Pairing::gate_with_up ? p : 2 * p + b;
       Block<kLanes> block(*source.block[b], index * kLanes);
@@ -155,6 +209,7 @@ void pack_all(const Stream& stream, const PairSource& source, PairRange range, s
       pack_factors(layout, block,
                    pair + layout.factors_offset(kLanes, stream.columns) + b * kLanes * sizeof(float));
     }
+  }
 }
 
 }  // namespace

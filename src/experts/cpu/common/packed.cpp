@@ -115,7 +115,11 @@ ExpertLayout expert_layout(const ExpertsSpec& spec, int lanes, const SeenWeights
 }
 
 Packed::Packed(const Backend& owner, const ExpertsSpec& of, const ExpertLayout& its_layout)
-    : PackedExperts(owner, of), layout(its_layout), memory_(allocate(of.local_experts * layout.bytes)) {}
+    : Packed(owner, of, its_layout, allocate(of.local_experts * its_layout.bytes)) {}
+
+Packed::Packed(const Backend& owner, const ExpertsSpec& of, const ExpertLayout& its_layout,
+               std::shared_ptr<std::byte> memory)
+    : PackedExperts(owner, of), layout(its_layout), memory_(std::move(memory)) {}
 
 std::int64_t Packed::bytes() const { return static_cast<std::int64_t>(spec.local_experts * layout.bytes); }
 

@@ -10,7 +10,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <utility>
 
 #include "experts/backend.h"
 #include "experts/cpu/common/digits.h"
@@ -84,7 +86,11 @@ ExpertLayout expert_layout(const ExpertsSpec& spec, int lanes, const SeenWeights
 
 class Packed final : public PackedExperts {
  public:
+  /// In memory of its own.
   Packed(const Backend& owner, const ExpertsSpec& of, const ExpertLayout& layout);
+  /// In `memory`, which holds local_experts * layout.bytes.
+  Packed(const Backend& owner, const ExpertsSpec& of, const ExpertLayout& layout,
+         std::shared_ptr<std::byte> memory);
   std::int64_t bytes() const override;
 
   std::byte* expert(int local) { return memory_.get() + local * layout.bytes; }
@@ -93,7 +99,7 @@ class Packed final : public PackedExperts {
   const ExpertLayout layout;
 
  private:
-  Memory memory_;
+  std::shared_ptr<std::byte> memory_;
 };
 
 }  // namespace sluice::cpu
