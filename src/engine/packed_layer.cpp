@@ -104,6 +104,7 @@ PackedLayer::PackedLayer(const Plan& plan, const LayerWeights& weights, LayerOpt
   check_map(expert_map_, spec().routed, backend);
   if (!executor_) executor_ = make_thread_team();
   pack(weights, options.progress);
+  if (spec().latent) latent_.emplace(*spec().latent, *weights.latent, *executor_);
   router_ = Router(spec().router, weights.router);
   shared_gate_ = to_floats(weights.shared_gate);
 }
@@ -115,7 +116,7 @@ void PackedLayer::pack(const LayerWeights& weights, const Progress& progress) {
   for (const FormatGroup& group : groups) routed_bytes += backend.packed_bytes(group.spec);
   const std::int64_t shared_bytes = spec().shared ? backend.packed_bytes(spec().shared->experts) : 0;
   const std::int64_t all = routed_bytes + shared_bytes;
-  check_memory(all, backend);
+  check_memory(all + (weights.latent ? Latent::bytes_of(*weights.latent) : 0), backend);
   try {
     std::int64_t before = 0;
     places_.resize(weights.routed.size());
@@ -145,7 +146,7 @@ void PackedLayer::pack(const LayerWeights& weights, const Progress& progress) {
 }
 
 std::int64_t PackedLayer::packed_bytes() const {
-  std::int64_t bytes = shared_ ? shared_->bytes() : 0;
+  std::int64_t bytes = (shared_ ? shared_->bytes() : 0) + (latent_ ? latent_->bytes() : 0);
   for (const PackedGroup& group : routed_) bytes += group.packed->bytes();
   return bytes;
 }

@@ -41,7 +41,9 @@ struct Want {
   ActivationParams shared_params = {};
   bool sigmoid_gate = false, weight_on_input = false;
   const char* format = "bf16";
-  const char* note = "";  // part of one
+  int latent = 0;          // width of the routed experts' rows
+  float norm_epsilon = 0;  // of latent experts with a norm
+  const char* note = "";   // part of one
 };
 
 const Want kWants[] = {
@@ -265,6 +267,33 @@ const Want kWants[] = {
      .shared = 96,
      .shared_params = {.situ_beta = 4, .situ_linear_beta = 25},
      .note = "without the bias that selects"},
+    {.sample = "nemotron-3-super",
+     .family = "nemotron_h",
+     .moe_layers = {2, 3},
+     .layer = 2,
+     .score = "sigmoid",
+     .activation = "relu2",
+     .two_best = true,
+     .selection_bias = true,
+     .scale = 5,
+     .shared = 192,
+     .format = "nvfp4",
+     .latent = 64},
+    {.sample = "kimi-k3",
+     .family = "kimi_k3",
+     .moe_layers = {1, 2},
+     .layer = 1,
+     .score = "sigmoid",
+     .activation = "situ",
+     .params = {.situ_beta = 4, .situ_linear_beta = 25},
+     .two_best = true,
+     .selection_bias = true,
+     .shared = 192,
+     .shared_params = {.situ_beta = 4, .situ_linear_beta = 25},
+     .format = "mxfp4",
+     .latent = 64,
+     .norm_epsilon = 1e-5f,
+     .note = "without the bias that selects"},
 };
 
 /// A sample in a directory of its own, opened.
@@ -313,7 +342,13 @@ TEST_P(FamilyTest, SpecIsWhatTheSheetSays) {
   EXPECT_EQ(model->info().family, want.family);
   EXPECT_EQ(model->info().moe_layers, want.moe_layers);
   const LayerSpec spec = model->spec(want.layer);
-  EXPECT_EQ(spec.routed.hidden, 128);
+  EXPECT_EQ(spec.hidden(), 128);
+  EXPECT_EQ(spec.routed.hidden, want.latent > 0 ? want.latent : 128);
+  ASSERT_EQ(spec.latent.has_value(), want.latent > 0);
+  if (spec.latent) {
+    EXPECT_EQ(spec.latent->norm_epsilon.value_or(0), want.norm_epsilon);
+    EXPECT_FALSE(spec.latent->part);
+  }
   EXPECT_EQ(spec.routed.intermediate, 96);
   EXPECT_EQ(spec.routed.experts, 8);
   EXPECT_EQ(spec.routed.top_k, want.top_k);
@@ -412,6 +447,31 @@ TEST(FamilyLayouts, Llama4IsTransposed) {
   EXPECT_EQ(element(expert.up, 7, 11), in(11, kWidth + 7));
   EXPECT_EQ(element(expert.down, 100, 95),
             model.stored(stack + "down_proj", (3 * kWidth + 95) * kHidden + 100));
+}
+
+/// W_in is [latent, hidden], W_out [hidden, latent], each in the type that it has in the file.
+TEST(FamilyLayouts, LatentProjections) {
+  const Sample& kimi = sample_of("kimi-k3");
+  const LatentWeights latent = *kimi->weights(2).latent;
+  const std::string block = "language_model.model.layers.2.block_sparse_moe.";
+  EXPECT_EQ(latent.in.format.str(), "bf16");
+  EXPECT_EQ(element(latent.in, 63, 100),
+            kimi.stored(block + "routed_expert_down_proj.weight", 63 * 128 + 100));
+  EXPECT_EQ(element(latent.out, 100, 63), kimi.stored(block + "routed_expert_up_proj.weight", 100 * 64 + 63));
+  EXPECT_EQ(latent.norm.size, 64);
+  EXPECT_EQ(format::read_number(latent.norm.dtype, latent.norm.data + 5 * latent.norm.stride),
+            kimi.stored(block + "routed_expert_norm.weight", 5));
+
+  const Sample& nemotron = sample_of("nemotron-3-super");
+  const LatentWeights fp8 = *nemotron->weights(2).latent, plain = *nemotron->weights(3).latent;
+  EXPECT_EQ(fp8.in.format.str(), "fp8_tensor");
+  EXPECT_EQ(fp8.out.format.str(), "bf16");
+  EXPECT_EQ(plain.in.format.str(), "bf16");
+  EXPECT_EQ(element(plain.in, 3, 7),
+            nemotron.stored("backbone.layers.3.mixer.fc1_latent_proj.weight", 3 * 128 + 7));
+  EXPECT_EQ(element(plain.out, 7, 3),
+            nemotron.stored("backbone.layers.3.mixer.fc2_latent_proj.weight", 7 * 64 + 3));
+  EXPECT_FALSE(plain.norm);
 }
 
 TEST(FamilyLayouts, StepHasAStackForEach) {
