@@ -116,7 +116,7 @@ const Refused kRefused[] = {
     {"a_gate_in_nemotron", "nemotron-3", [](auto& m) { set(m, "mlp_hidden_act", "\"silu\""); },
      "unknown_activation", "mlp_hidden_act"},
     {"a_latent_width_that_is_another", "nemotron-3-super", [](auto& m) { set(m, "moe_latent_size", "32"); },
-     "wrong_shape", "[64"},
+     "wrong_shape", "[96, 16]"},
     {"a_latent_width_that_is_gone", "nemotron-3-super", [](auto& m) { set(m, "moe_latent_size", "null"); },
      "wrong_shape", "expected"},
     {"a_latent_width_without_projections", "nemotron-3", [](auto& m) { set(m, "moe_latent_size", "64"); },

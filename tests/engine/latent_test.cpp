@@ -102,12 +102,12 @@ TEST_F(LatentTest, OutputsAreWhatTheDefinitionSays) {
   EXPECT_EQ(alone.latent, out.latent);
 }
 
-/// Without the norm, or with another epsilon, or projections swapped for their neighbours, the test above
-/// fails.
+/// Without the norm, with another epsilon, or with one weight of the norm for all, the test above fails, even
+/// where an output may be off by roundings of bf16.
 TEST_F(LatentTest, TheDefinitionSeesTheNorm) {
   LayerSpec plain = spec_, other = spec_;
   plain.latent->norm_epsilon.reset();
-  other.latent->norm_epsilon = 0.5f;
+  other.latent->norm_epsilon = 50.0f;
   LayerWeights bare = weights_;
   bare.latent->norm = {};
   const testing::ReferenceResult want = definition();
