@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "core/bits.h"
-#include "engine/router.h"
 #include "format/bf16.h"
 #include "format/formats.h"
 
@@ -22,7 +21,8 @@ bool is_bf16(const WeightMatrix& matrix) { return matrix.format == Formats::of<f
 DenseMatrix::DenseMatrix(const WeightMatrix& matrix, Executor& executor)
     : rows_(static_cast<int>(matrix.rows)),
       cols_(static_cast<int>(matrix.cols)),
-      keeps_halves_(is_bf16(matrix)) {
+      keeps_halves_(is_bf16(matrix)),
+      products_(products_of_this_processor()) {
   const auto count = static_cast<std::size_t>(matrix.rows * matrix.cols);
   if (keeps_halves_)
     halves_.resize(count);
@@ -73,9 +73,7 @@ void DenseMatrix::multiply(const float* x, int tokens, Executor& executor, float
       weights = decoded;
     }
     for (int token = 0; token < tokens; ++token)
-      for (int row = 0; row < count; ++row)
-        out[std::ptrdiff_t{token} * rows_ + first + row] =
-            dot(x + token * width, weights + row * width, cols_);
+      products_(x + token * width, weights, count, cols_, out + std::ptrdiff_t{token} * rows_ + first);
   });
 }
 

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/products.h"
 #include "sluice/executor.h"
 #include "sluice/spec.h"
 
@@ -42,6 +43,7 @@ class DenseMatrix {
 
   int rows_ = 0, cols_ = 0;
   bool keeps_halves_ = false;
+  Products products_ = nullptr;
   std::vector<std::uint16_t> halves_;  // [rows, cols], one of the two
   std::vector<float> floats_;
 };

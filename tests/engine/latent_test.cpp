@@ -10,11 +10,14 @@
 #include <string>
 #include <vector>
 
+#include "engine/products.h"
+#include "engine/router.h"
 #include "format/geometry.h"
 #include "format/scales.h"
 #include "oracle/oracle.h"
 #include "sluice/slice.h"
 #include "testing/closeness.h"
+#include "testing/draw.h"
 #include "testing/reference_run.h"
 #include "testing/usable_backends.h"
 #include "tests/engine/small_layer.h"
@@ -278,6 +281,20 @@ TEST_F(LatentTest, SlicesMeetBeforeTheNorm) {
   for (std::size_t i = 0; i < total.block.size(); ++i) total.block[i] = total.experts[i] + total.shared[i];
   expect_close(total.block, want.block_out, want.block_magnitude, kHidden);
   EXPECT_FALSE(slice(spec_, weights_, even_share(spec_, 0, 1)).spec.latent->part) << "the whole is no part";
+}
+
+/// Whatever the processor offers, an element has the bits of `dot`.
+TEST(Products, HaveTheBitsOfDot) {
+  testing::Draw draw(7);
+  for (const int width : {1, 15, 16, 17, 31, 32, 100, 1023})
+    for (const int count : {1, 3, 4, 5, 8, 11}) {
+      const std::vector<float> x = draw.normals(width, 1),
+                               rows = draw.normals(std::int64_t{width} * count, 1);
+      std::vector<float> got(static_cast<std::size_t>(count)), want;
+      for (int r = 0; r < count; ++r) want.push_back(dot(x.data(), rows.data() + r * width, width));
+      products_of_this_processor()(x.data(), rows.data(), count, width, got.data());
+      EXPECT_EQ(got, want) << width << ", " << count;
+    }
 }
 
 /// The projections may be in any format.
