@@ -88,6 +88,20 @@ TEST_F(LatentTest, OutputsAreWhatTheDefinitionSays) {
   for (std::size_t i = 0; i < out.block.size(); ++i)
     ASSERT_EQ(out.block[i], out.experts[i] + out.shared[i]) << i;
 
+  // A call in parts gives the same bits.
+  Outputs in_parts;
+  std::vector<std::byte> less(subject.workspace_bytes(2));
+  LayerCall parts = call(less);
+  parts.experts_out = in_parts.experts.data();
+  parts.shared_out = in_parts.shared.data();
+  parts.block_out = in_parts.block.data();
+  parts.latent_out = in_parts.latent.data();
+  subject.run(parts);
+  EXPECT_EQ(in_parts.experts, out.experts);
+  EXPECT_EQ(in_parts.shared, out.shared);
+  EXPECT_EQ(in_parts.block, out.block);
+  EXPECT_EQ(in_parts.latent, out.latent);
+
   // Each alone gives the same bits.
   Outputs alone;
   const auto only = [&](float* LayerCall::*member, std::vector<float>& to) {
