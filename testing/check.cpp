@@ -52,8 +52,8 @@ Answer run(const Layer& layer, const Subject& subject, Batch batch) {
   const ExpertsSpec& spec = subject.spec.routed;
   Answer answer{.ids = std::vector<std::int32_t>(tokens * static_cast<std::size_t>(spec.top_k)),
                 .weights = std::vector<float>(tokens * static_cast<std::size_t>(spec.top_k)),
-                .experts_out = std::vector<float>(tokens * static_cast<std::size_t>(spec.hidden)),
-                .block_out = std::vector<float>(tokens * static_cast<std::size_t>(spec.hidden))};
+                .experts_out = std::vector<float>(tokens * static_cast<std::size_t>(subject.spec.hidden())),
+                .block_out = std::vector<float>(tokens * static_cast<std::size_t>(subject.spec.hidden()))};
   const int at_once = batch == Batch::one_token ? 1 : std::max(1, subject.input.hidden.rows);
   std::vector<std::byte> workspace(layer.workspace_bytes(at_once));
   layer.run({.hidden = subject.input.hidden,
@@ -112,7 +112,7 @@ void compare_routing(const Answer& answer, const ExpectedOutputs& expected, int 
 }
 
 void compare_with_expected(const Answer& answer, const Subject& subject, CheckCase& result) {
-  const int hidden = subject.spec.routed.hidden;
+  const int hidden = subject.spec.hidden();
   const auto compare = [&](const char* what, std::span<const float> got, std::span<const float> want) {
     if (want.empty()) return;
     const double distance = rel_l2_max(got, want, hidden);
@@ -133,7 +133,7 @@ void compare_with_definition(const Answer& answer, const Subject& subject, Check
   const auto compare = [&](const char* what, std::span<const float> got, std::span<const double> want,
                            std::span<const double> magnitude) {
     const Closeness near =
-        closeness({.got = got, .want = want, .magnitude = magnitude, .width = subject.spec.routed.hidden});
+        closeness({.got = got, .want = want, .magnitude = magnitude, .width = subject.spec.hidden()});
     result.worst_element_units = std::max(result.worst_element_units, near.worst_element_units);
     result.rms_units = std::max(result.rms_units, near.rms_units);
     if (!subject.expected) result.rel_l2_max = std::max(result.rel_l2_max, near.rel_l2_max);

@@ -38,9 +38,11 @@ std::optional<std::pair<LayerSpec, LayerWeights>> limited_experts(const LayerSpe
   if (std::isfinite(spec.routed.params.limit)) return std::pair(limited, views);
   if (!spec.shared || !std::isfinite(spec.shared->experts.params.limit)) return std::nullopt;
   limited.routed = spec.shared->experts;
+  limited.latent.reset();
   limited.router = {.score = spec.router.score, .experts = 1, .top_k = 1};
   views.routed = weights.shared;
   views.router = {};
+  views.latent.reset();
   return std::pair(limited, views);
 }
 
@@ -76,14 +78,14 @@ std::vector<std::int64_t> draw_token_ids(const LayerSpec& spec, const LayerWeigh
 LayerInput draw_layer_input(const LayerSpec& spec, const LayerWeights& weights, std::uint64_t seed,
                             const std::shared_ptr<Executor>& executor) {
   Draw draw(seed);
-  const std::vector<float> values = draw.normals(std::int64_t{kTokens} * spec.routed.hidden, 1.0);
+  const std::vector<float> values = draw.normals(std::int64_t{kTokens} * spec.hidden(), 1.0);
   LayerInput input;
   input.hidden_bytes.resize(values.size() * sizeof(std::uint16_t));
   input.hidden = {.data = input.hidden_bytes.data(),
                   .dtype = DType::bf16,
                   .rows = kTokens,
-                  .width = spec.routed.hidden,
-                  .row_stride = std::ptrdiff_t{spec.routed.hidden} * 2};
+                  .width = spec.hidden(),
+                  .row_stride = std::ptrdiff_t{spec.hidden()} * 2};
   input.token_ids = draw_token_ids(spec, weights, draw);
   set_hidden(input, values, 1);
   const auto limited = limited_experts(spec, weights);

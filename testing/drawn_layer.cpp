@@ -21,6 +21,8 @@ namespace {
 // bias of 2.
 constexpr int kAnchors = 24;
 constexpr int kGateTerms = 4, kUpTerms = 6, kDownTerms = 8;  // non-zero weights of a row
+constexpr int kLatentTerms = 3;                              // of a row of the projection behind the experts
+constexpr float kExactNorm = 0x1p-50f;                       // 1 / sqrt(mean of squares + kExactEpsilon)
 constexpr int kStep = 7919;  // a prime above any width drawn here: multiples of it visit every column
 
 /// The memory behind a LayerWeights.
@@ -98,6 +100,7 @@ class LayerDraw {
       if (spec_.shared->sigmoid_gate) weights.shared_gate = shared_gate();
     }
     weights.router = router();
+    if (spec_.latent) weights.latent = latent();
     weights.owner = owner_;
     return weights;
   }
@@ -152,7 +155,7 @@ class LayerDraw {
       if (draw_.below(4) == 0) continue;
       for (int term = 0; term < kGateTerms; ++term) values[at(shape, row, draw_.below(shape.cols))] = sign();
       for (std::int64_t column = 0; column < shape.cols; ++column)
-        if (is_anchor(column, spec_.routed.hidden)) values[at(shape, row, column)] = 1;
+        if (is_anchor(column, static_cast<int>(shape.cols))) values[at(shape, row, column)] = 1;
     }
     return values;
   }
@@ -229,16 +232,58 @@ class LayerDraw {
 
   /// Exact: 72 for every token, whose sigmoid is 1.
   VectorView shared_gate() {
-    std::vector<float> values(static_cast<std::size_t>(spec_.routed.hidden));
+    std::vector<float> values(static_cast<std::size_t>(spec_.hidden()));
     for (std::size_t k = 0; k < values.size(); ++k)
-      values[k] = exact_ ? (is_anchor(static_cast<std::int64_t>(k), spec_.routed.hidden) ? 1.0f : 0.0f)
+      values[k] = exact_ ? (is_anchor(static_cast<std::int64_t>(k), spec_.hidden()) ? 1.0f : 0.0f)
                          : static_cast<float>(draw_.normal() / std::sqrt(static_cast<double>(values.size())));
     return vector(values);
   }
 
+  /// Exact: the latent rows are such as the layer's, 3 at their anchors and at most 3 elsewhere; every other
+  /// row cancels two anchors. The norm's factor is a power of two for the epsilon of such layers.
+  LatentWeights latent() {
+    const Shape in{spec_.routed.hidden, spec_.hidden()}, out{spec_.hidden(), spec_.routed.hidden};
+    const Storage bf16{Formats::of<format::Bf16>()}, f32{Formats::of<format::F32>()};
+    LatentWeights weights{
+        .in = matrix(bf16, in, exact_ ? anchored(in) : normal(in, 1 / std::sqrt(double(in.cols)))),
+        .out = matrix(f32, out,
+                      exact_ ? sparse(out, kLatentTerms) : normal(out, 1 / std::sqrt(double(out.cols))))};
+    if (!spec_.latent->norm_epsilon) return weights;
+    std::vector<float> norm(static_cast<std::size_t>(in.rows));
+    for (float& weight : norm)
+      weight = exact_ ? static_cast<float>(1 + draw_.below(2)) / kExactNorm
+                      : static_cast<float>(1 + 0.3 * draw_.normal());
+    weights.norm = vector(norm);
+    return weights;
+  }
+
+  std::vector<float> anchored(Shape shape) {
+    std::vector<std::int64_t> anchors;
+    for (std::int64_t column = 0; column < shape.cols; ++column)
+      if (is_anchor(column, static_cast<int>(shape.cols))) anchors.push_back(column);
+    const auto count = std::ssize(anchors);
+    std::vector<float> values(static_cast<std::size_t>(shape.rows * shape.cols));
+    for (std::int64_t row = 0; row < shape.rows; ++row) {
+      const auto turn = draw_.below(count);
+      const auto anchor = [&](std::int64_t of) {
+        return anchors[static_cast<std::size_t>((turn + of) % count)];
+      };
+      if (is_anchor(row, static_cast<int>(shape.rows))) {
+        values[at(shape, row, anchor(0))] = values[at(shape, row, anchor(1))] = 1;
+        values[at(shape, row, anchor(2))] = -1;
+      } else {
+        values[at(shape, row, anchor(0))] = 1;
+        values[at(shape, row, anchor(1))] = -1;
+        const std::int64_t column = draw_.below(shape.cols);
+        if (!is_anchor(column, static_cast<int>(shape.cols))) values[at(shape, row, column)] = sign();
+      }
+    }
+    return values;
+  }
+
   RouterWeights router() {
     const RouterSpec& spec = spec_.router;
-    const Shape shape{spec.experts, spec_.routed.hidden};
+    const Shape shape{spec.experts, spec_.hidden()};
     RouterWeights weights;
     weights.weight = matrix(
         {Formats::of<format::Bf16>()}, shape,
@@ -261,7 +306,7 @@ class LayerDraw {
 };
 
 std::vector<float> draw_hidden(const LayerSpec& spec, Numbers numbers, int tokens, Draw& draw) {
-  const int hidden = spec.routed.hidden;
+  const int hidden = spec.hidden();
   std::vector<float> values;
   for (int token = 0; token < tokens; ++token)
     for (int k = 0; k < hidden; ++k) {
@@ -306,8 +351,8 @@ Routing DrawnCall::routing(int top_k) const { return {ids.data(), weights.data()
 DrawnCall draw_call(const LayerSpec& spec, Numbers numbers, CallShape shape, std::uint64_t seed) {
   Draw draw(seed);
   DrawnCall call{.rows = stored(draw_hidden(spec, numbers, shape.tokens, draw), shape.dtype)};
-  const std::ptrdiff_t row_bytes = std::ptrdiff_t{spec.routed.hidden} * bits(shape.dtype) / 8;
-  call.hidden = {call.rows.data(), shape.dtype, shape.tokens, spec.routed.hidden, row_bytes};
+  const std::ptrdiff_t row_bytes = std::ptrdiff_t{spec.hidden()} * bits(shape.dtype) / 8;
+  call.hidden = {call.rows.data(), shape.dtype, shape.tokens, spec.hidden(), row_bytes};
 
   std::vector<std::int32_t> experts(static_cast<std::size_t>(spec.routed.experts));
   std::iota(experts.begin(), experts.end(), 0);

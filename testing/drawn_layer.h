@@ -22,6 +22,10 @@ namespace sluice::testing {
 
 enum class Numbers : std::uint8_t { exact, noisy };
 
+/// The epsilon of the norm of exact latent experts: beside it every mean of squares is nothing, in double
+/// too, so that the norm's factor is the exact 2^-50.
+inline constexpr float kExactEpsilon = 0x1p100f;
+
 /// How many token ids a drawn table knows.
 inline constexpr int kDrawnVocabulary = 64;
 

@@ -170,8 +170,7 @@ std::string LayerInput::routed_by() const {
 
 LayerInput read_layer_input(const TensorFile& file, int layer, const LayerSpec& spec) {
   const LayerTensors tensors(file, layer);
-  const TensorView& hidden =
-      tensors.at("hidden", {DType::bf16, DType::f16, DType::f32}, {-1, spec.routed.hidden});
+  const TensorView& hidden = tensors.at("hidden", {DType::bf16, DType::f16, DType::f32}, {-1, spec.hidden()});
   if (hidden.shape[0] > kMostTokens)
     tensors.refuse("hidden", "too_many_tokens", "the file has too many tokens for one call",
                    fmt::format("{} of at most {}", hidden.shape[0], kMostTokens));
@@ -180,8 +179,8 @@ LayerInput read_layer_input(const TensorFile& file, int layer, const LayerSpec& 
   input.hidden = {.data = input.hidden_bytes.data(),
                   .dtype = hidden.dtype,
                   .rows = static_cast<int>(hidden.shape[0]),
-                  .width = spec.routed.hidden,
-                  .row_stride = std::ptrdiff_t{spec.routed.hidden} * bits(hidden.dtype) / 8};
+                  .width = spec.hidden(),
+                  .row_stride = std::ptrdiff_t{spec.hidden()} * bits(hidden.dtype) / 8};
   input.token_ids = integers(tensors.find("input_ids", {DType::i64, DType::i32}, {input.hidden.rows}));
   if (tensors.plain()) read_routing(tensors, spec, input);
   return input;
@@ -202,7 +201,7 @@ void check_token_ids(const TensorFile& file, int layer, const LayerSpec& spec, c
 
 ExpectedOutputs read_expected(const TensorFile& file, int layer, const LayerSpec& spec, int tokens) {
   const LayerTensors tensors(file, layer);
-  const std::int64_t rows = tokens, hidden = spec.routed.hidden, top_k = spec.routed.top_k;
+  const std::int64_t rows = tokens, hidden = spec.hidden(), top_k = spec.routed.top_k;
   ExpectedOutputs expected;
   expected.experts_out = floats_or_nothing(tensors.find("experts_out", {DType::f32}, {rows, hidden}));
   expected.block_out = floats_or_nothing(tensors.find("block_out", {DType::f32}, {rows, hidden}));

@@ -50,9 +50,10 @@ void set_floors(BenchResult& result) {
 
 BenchResult bench_tokens(const Bench& bench, int tokens) {
   const ExpertsSpec& spec = bench.request.layer.routed;
-  const HiddenStates hidden = synthetic_hidden(tokens, spec.hidden, bench.request.seed);
+  const HiddenStates hidden = synthetic_hidden(tokens, bench.request.layer.hidden(), bench.request.seed);
   RandomRouting routing(spec, tokens, bench.request.seed);
-  std::vector<float> out(static_cast<std::size_t>(tokens) * static_cast<std::size_t>(spec.hidden));
+  std::vector<float> out(static_cast<std::size_t>(tokens) *
+                         static_cast<std::size_t>(bench.request.layer.hidden()));
   std::vector<std::byte> workspace(bench.layer.workspace_bytes(tokens));
   LayerCall call{.hidden = hidden.view, .experts_out = out.data(), .workspace = workspace};
 

@@ -9,6 +9,7 @@
 #include "experts/backend.h"
 #include "experts/reference/definition.h"
 #include "format/scales.h"
+#include "testing/reference_latent.h"
 
 namespace sluice::testing {
 namespace {
@@ -44,7 +45,13 @@ void for_each_token(Executor* executor, int tokens, auto&& body) {
   }
 }
 
-PassResult run_pass(const Pass& pass, std::span<const double> x, Executor* executor) {
+/// Rows, and what their numbers may be off by; empty: nothing.
+struct Rows {
+  std::span<const double> values, reach = {};
+};
+
+PassResult run_pass(const Pass& pass, const Rows& rows, Executor* executor) {
+  const std::span<const double> x = rows.values;
   const std::size_t hidden = static_cast<std::size_t>(pass.spec.hidden);
   const int tokens = pass.routing.tokens;
   PassResult result{.out = std::vector<double>(x.size()), .magnitude = std::vector<double>(x.size())};
@@ -61,7 +68,8 @@ PassResult run_pass(const Pass& pass, std::span<const double> x, Executor* execu
                         .weights = pass.routing.weights + slot,
                         .top_k = pass.spec.top_k,
                         .lora = pass.lora.ids.empty() ? nullptr : &pass.lora,
-                        .lora_token = token},
+                        .lora_token = token,
+                        .x_reach = rows.reach.empty() ? nullptr : rows.reach.data() + at},
                        result.out.data() + at, scratch, &observed);
   });
   for (const reference::Observed& observed : seen) {
@@ -99,7 +107,7 @@ void add_shared(const ReferenceCall& call, std::span<const double> x, ReferenceR
                                       {},
                                       {ids.data(), ones.data(), call.hidden.rows, 1},
                                       {call.adapters, call.adapter_ids, &LoraAdapter::shared}},
-                                     x, call.executor);
+                                     {x}, call.executor);
   const std::size_t hidden = static_cast<std::size_t>(call.hidden.width);
   for (std::size_t token = 0; token < ids.size(); ++token) {
     const double weight = shared_weight(call.weights.shared_gate, x.subspan(token * hidden, hidden));
@@ -116,13 +124,27 @@ ReferenceResult reference_run(const ReferenceCall& call) {
   const std::vector<double> x = to_doubles(call.hidden);
   const ExpertsSpec& spec = call.spec.routed;
   const LoraCall lora{.adapters = call.adapters, .ids = call.adapter_ids};
-  const PassResult routed =
-      run_pass({spec, call.weights.routed, call.expert_map, call.routing, lora}, x, call.executor);
+  Measured latent;
+  if (call.spec.latent) latent = to_latent(*call.weights.latent, x);
+  const Rows rows = call.spec.latent ? Rows{latent.values, latent.magnitude} : Rows{x};
+  const auto pass = [&](const ExpertsSpec& with) {
+    return run_pass({with, call.weights.routed, call.expert_map, call.routing, lora}, rows, call.executor);
+  };
+  const auto back = [&](const PassResult& sums) {
+    if (!call.spec.latent) return Measured{sums.out, sums.magnitude};
+    return from_latent(*call.spec.latent, *call.weights.latent, {sums.out, sums.magnitude});
+  };
+  const PassResult routed = pass(spec);
+  const Measured experts = back(routed);
 
-  ReferenceResult result{.experts_out = routed.out,
-                         .experts_magnitude = routed.magnitude,
-                         .block_out = routed.out,
-                         .block_magnitude = routed.magnitude};
+  ReferenceResult result{.experts_out = experts.values,
+                         .experts_magnitude = experts.magnitude,
+                         .block_out = experts.values,
+                         .block_magnitude = experts.magnitude};
+  if (call.spec.latent) {
+    result.latent_out = routed.out;
+    result.latent_magnitude = routed.magnitude;
+  }
   add_shared(call, x, result);
   if (routed.values > 0) {
     const double values = static_cast<double>(routed.values);
@@ -132,8 +154,7 @@ ReferenceResult reference_run(const ReferenceCall& call) {
   if (std::isfinite(spec.params.limit)) {
     ExpertsSpec unlimited = spec;
     unlimited.params.limit = std::numeric_limits<float>::infinity();
-    result.experts_out_without_clamp =
-        run_pass({unlimited, call.weights.routed, call.expert_map, call.routing, lora}, x, call.executor).out;
+    result.experts_out_without_clamp = back(pass(unlimited)).values;
     result.clamp_effect = relative_difference(result.experts_out_without_clamp, result.experts_out);
   }
   return result;

@@ -24,11 +24,12 @@ struct ReferenceCall {
   Executor* executor = nullptr;                    // null: on the calling thread
 };
 
-/// All results are [tokens, hidden].
+/// All results are [tokens, hidden], those of the latent experts' sums [tokens, latent].
 struct ReferenceResult {
   std::vector<double> experts_out, experts_magnitude;
   std::vector<double> block_out, block_magnitude;
-  std::vector<double> experts_out_without_clamp = {};  // empty when the layer has no limit
+  std::vector<double> latent_out = {}, latent_magnitude = {};  // empty where the experts are not latent
+  std::vector<double> experts_out_without_clamp = {};          // empty when the layer has no limit
   // Shares of the routed experts' activations.
   double gate_over_limit = 0, up_over_limit = 0;
   /// ||without clamp - experts_out|| / ||experts_out|| over all tokens; 0 when the layer has no limit.

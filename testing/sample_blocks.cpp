@@ -46,14 +46,15 @@ void add_router(Shard& shard, const Block& block, const Shape& s, const std::str
 void add_modules(Shard& shard, const Flavour& flavour, const std::string& layer) {
   const Block& block = block_of(flavour);
   const Shape& s = flavour.shape;
+  const int hidden = s.expert_hidden();
   for (int e = 0; e < s.experts; ++e) {
     const std::string name = layer + fmt::format(fmt::runtime(block.experts), e);
-    const double deviation = spread(block.pre_activation, s.hidden);
+    const double deviation = spread(block.pre_activation, hidden);
     if (block.gate != nullptr)
-      flavour.add_matrix(shard, name + block.gate, draw_matrix(shard, s.intermediate, s.hidden, deviation));
-    flavour.add_matrix(shard, name + block.up, draw_matrix(shard, s.intermediate, s.hidden, deviation));
+      flavour.add_matrix(shard, name + block.gate, draw_matrix(shard, s.intermediate, hidden, deviation));
+    flavour.add_matrix(shard, name + block.up, draw_matrix(shard, s.intermediate, hidden, deviation));
     flavour.add_matrix(shard, name + block.down,
-                       draw_matrix(shard, s.hidden, s.intermediate, spread(1, s.intermediate)));
+                       draw_matrix(shard, hidden, s.intermediate, spread(1, s.intermediate)));
   }
 }
 
@@ -90,6 +91,14 @@ void add_shared(Shard& shard, const Flavour& flavour, const std::string& layer) 
     add_drawn_bf16(shard, layer + block.sigmoid_gate, {1, hidden}, spread(1, hidden));
 }
 
+void add_latent(Shard& shard, const Flavour& flavour, const std::string& layer) {
+  const Block& block = block_of(flavour);
+  const int hidden = flavour.shape.hidden, latent = flavour.shape.latent;
+  flavour.add_latent(shard, layer + block.latent_in, draw_matrix(shard, latent, hidden, spread(1, hidden)));
+  flavour.add_latent(shard, layer + block.latent_out, draw_matrix(shard, hidden, latent, spread(1, latent)));
+  if (block.latent_norm != nullptr) add_near_one(shard, layer + block.latent_norm, latent);
+}
+
 void add_layer(Shard& shard, const Flavour& flavour, int number) {
   const Block& block = block_of(flavour);
   const std::string layer = fmt::format(fmt::runtime(block.layer), number);
@@ -99,6 +108,7 @@ void add_layer(Shard& shard, const Flavour& flavour, int number) {
   else
     add_stacks(shard, flavour, layer);
   if (block.shared != nullptr) add_shared(shard, flavour, layer);
+  if (block.latent_in != nullptr) add_latent(shard, flavour, layer);
 }
 
 Json config_of(const Flavour& flavour) { return Json::parse(block_of(flavour).config); }
@@ -282,6 +292,55 @@ constexpr Block kNemotron3{.layer = "backbone.layers.{}.mixer.",
   "hybrid_override_pattern": "M*EE", "n_group": 1, "topk_group": 1, "norm_topk_prob": true,
   "routed_scaling_factor": 2.5, "moe_latent_size": null, "vocab_size": 64})"};
 
+/// As published: NVFP4 experts, the projection before them in FP8 in some layers, everything else BF16.
+constexpr Block kNemotron3Super{.layer = "backbone.layers.{}.mixer.",
+                                .gate = nullptr,
+                                .shared_width = 192,
+                                .shared_gate = nullptr,
+                                .latent_in = "fc1_latent_proj",
+                                .latent_out = "fc2_latent_proj",
+                                .config = R"({
+  "architectures": ["NemotronHForCausalLM"], "model_type": "nemotron_h", "mlp_hidden_act": "relu2",
+  "hidden_size": 128, "moe_intermediate_size": 96, "moe_shared_expert_intermediate_size": 192,
+  "n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 3, "num_hidden_layers": 4,
+  "hybrid_override_pattern": "M*EE", "n_group": 1, "topk_group": 1, "norm_topk_prob": true,
+  "routed_scaling_factor": 5.0, "moe_latent_size": 64, "vocab_size": 64, "quantization_config": {
+  "quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": {
+  "backbone.layers.2.mixer.experts": {"quant_algo": "NVFP4", "group_size": 16},
+  "backbone.layers.3.mixer.experts": {"quant_algo": "NVFP4", "group_size": 16},
+  "backbone.layers.2.mixer.fc1_latent_proj": {"quant_algo": "FP8"}}}})"};
+
+bool is_fp8_in_nemotron(const std::string& module) {
+  return module == "backbone.layers.2.mixer.fc1_latent_proj";
+}
+
+void add_nemotron_latent(Shard& shard, const std::string& name, const Drawn& values) {
+  (is_fp8_in_nemotron(name) ? add_modelopt_fp8 : add_plain_weight)(shard, name, values);
+}
+
+/// As published: MXFP4 experts, and a list of what is not converted that says nothing of the projections.
+constexpr Block kKimiK3{.layer = "language_model.model.layers.{}.block_sparse_moe.",
+                        .gate = "w1",
+                        .up = "w3",
+                        .down = "w2",
+                        .shared_width = 192,
+                        .latent_in = "routed_expert_down_proj",
+                        .latent_out = "routed_expert_up_proj",
+                        .latent_norm = "routed_expert_norm.weight",
+                        .pre_activation = 6,
+                        .config = R"({
+  "architectures": ["KimiK3ForConditionalGeneration"], "model_type": "kimi_k3", "text_config": {
+  "model_type": "kimi_linear", "hidden_act": "situ", "activation_situ_beta": 4.0,
+  "activation_situ_linear_beta": 25.0, "hidden_size": 128, "moe_intermediate_size": 96, "num_experts": 8,
+  "num_experts_per_token": 3, "num_shared_experts": 2, "num_hidden_layers": 3, "first_k_dense_replace": 1,
+  "moe_router_activation_func": "sigmoid", "moe_renormalize": true, "routed_scaling_factor": 1.0,
+  "num_expert_group": 1, "topk_group": 1, "routed_expert_hidden_size": 64, "latent_moe_use_norm": true,
+  "rms_norm_eps": 1e-05, "vocab_size": 64, "quantization_config": {"quant_method": "compressed-tensors",
+  "format": "mxfp4-pack-quantized", "quantization_status": "compressed",
+  "ignore": ["lm_head", "re:.*gate$", "re:.*shared_experts.*"], "config_groups": {"group_0": {
+  "targets": ["Linear"], "input_activations": null, "weights": {"num_bits": 4, "type": "float",
+  "symmetric": true, "dynamic": false, "strategy": "group", "group_size": 32, "scale_dtype": "torch.uint8"}}}}}})"};
+
 constexpr Block kGemma4{.layer = "model.language_model.layers.{}.",
                         .router = "router.proj.weight",
                         .bias = nullptr,
@@ -318,13 +377,17 @@ struct Named {
   const Block& block;
   int layers = 2, first = 0;  // layers before `first` have no experts
   AddMatrix add_matrix = add_plain_weight;
+  AddMatrix add_shared = nullptr, add_latent = add_plain_weight;
+  int latent = 0;
 };
 
 Flavour flavour_of(const Named& named) {
-  Shape shape{.top_k = 3, .layers = named.layers, .first = named.first};
+  Shape shape{.top_k = 3, .layers = named.layers, .first = named.first, .latent = named.latent};
   return {.name = named.name,
           .shape = shape,
           .add_matrix = named.add_matrix,
+          .add_shared = named.add_shared,
+          .add_latent = named.add_latent,
           .add_layer = add_layer,
           .config = config_of,
           .description = &named.block};
@@ -354,6 +417,21 @@ std::span<const Flavour> block_flavours() {
       flavour_of({"nemotron-3", kNemotron3, 4, 2}),
       flavour_of({"gemma-4", kGemma4}),
       flavour_of({"kimi-linear-situ", kKimiLinear, 3, 1}),
+      flavour_of({.name = "nemotron-3-super",
+                  .block = kNemotron3Super,
+                  .layers = 4,
+                  .first = 2,
+                  .add_matrix = add_modelopt_nvfp4,
+                  .add_shared = add_plain_weight,
+                  .add_latent = add_nemotron_latent,
+                  .latent = 64}),
+      flavour_of({.name = "kimi-k3",
+                  .block = kKimiK3,
+                  .layers = 3,
+                  .first = 1,
+                  .add_matrix = add_compressed_mxfp4,
+                  .add_shared = add_plain_weight,
+                  .latent = 64}),
   };
   return kFlavours;
 }

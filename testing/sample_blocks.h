@@ -38,8 +38,11 @@ struct Block {
   const char* router_scale = nullptr;  // Gemma-4: [hidden]
   const char* expert_scale = nullptr;  // [experts]
   const char* norm = nullptr;          // [hidden]
-  double pre_activation = 2;           // standard deviation of gate and up
-  const char* config = nullptr;        // config.json, with the sizes of the flavour
+  const char* latent_in = nullptr;     // modules around latent experts
+  const char* latent_out = nullptr;
+  const char* latent_norm = nullptr;  // [latent]
+  double pre_activation = 2;          // standard deviation of gate and up
+  const char* config = nullptr;       // config.json, with the sizes of the flavour
 };
 
 /// Flavours made of blocks.

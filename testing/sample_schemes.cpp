@@ -105,6 +105,13 @@ void add_modelopt_nvfp4(Shard& shard, const std::string& name, const Drawn& draw
   shard.add(name + ".input_scale", DType::f32, {}, float_bytes(0.01f));
 }
 
+void add_modelopt_fp8(Shard& shard, const std::string& name, const Drawn& drawn) {
+  format::Encoded e = encoded("fp8_tensor", drawn);
+  shard.add(name + ".weight", DType::f8_e4m3, {drawn.rows, drawn.cols}, std::move(e.codes));
+  shard.add(name + ".weight_scale", DType::f32, {}, std::move(e.scales));
+  shard.add(name + ".input_scale", DType::f32, {}, float_bytes(0.01f));
+}
+
 void add_compressed_nvfp4(Shard& shard, const std::string& name, const Drawn& drawn) {
   format::Encoded e = encoded("nvfp4", drawn);
   shard.add(name + ".weight_packed", DType::u8, {drawn.rows, drawn.cols / 2}, std::move(e.codes));

@@ -60,6 +60,8 @@ void add_hugging_face_fp8(Shard& shard, const std::string& name, const Drawn& dr
 void add_minimax_mxfp8(Shard& shard, const std::string& name, const Drawn& drawn);
 /// ModelOpt: the second scale multiplies, and an input scale that weights do not need comes along.
 void add_modelopt_nvfp4(Shard& shard, const std::string& name, const Drawn& drawn);
+/// ModelOpt's FP8: one scale for the whole matrix.
+void add_modelopt_fp8(Shard& shard, const std::string& name, const Drawn& drawn);
 /// compressed-tensors: the global scale divides.
 void add_compressed_nvfp4(Shard& shard, const std::string& name, const Drawn& drawn);
 void add_compressed_mxfp4(Shard& shard, const std::string& name, const Drawn& drawn);

@@ -70,10 +70,13 @@ struct LayerCall {
   std::span<const LoraAdapter* const> adapters = {};  // optional
   std::span<const std::int32_t> adapter_ids = {};     // [tokens] an adapter, or -1 for none
   float* experts_out = nullptr;                       // optional: [tokens, hidden], the routed part
-  float* block_out = nullptr;                         // optional: [tokens, hidden], with shared experts
-  std::int32_t* topk_ids = nullptr;                   // optional: [tokens, top_k], as used
-  float* topk_weights = nullptr;                      // optional: [tokens, top_k], as used
-  std::span<std::byte> workspace = {};                // workspace_bytes(n) splits the tokens n at a time
+  /// Optional, of latent experts: [tokens, latent], what they sum up to, before the norm and the projection.
+  float* latent_out = nullptr;
+  float* shared_out = nullptr;          // optional: [tokens, hidden], the shared expert's part
+  float* block_out = nullptr;           // optional: [tokens, hidden], with shared experts
+  std::int32_t* topk_ids = nullptr;     // optional: [tokens, top_k], as used
+  float* topk_weights = nullptr;        // optional: [tokens, top_k], as used
+  std::span<std::byte> workspace = {};  // workspace_bytes(n) splits the tokens n at a time
 };
 
 /// One call of the routed experts alone, on rows that are already with their experts, as the all-to-all of an
@@ -82,17 +85,19 @@ struct LayerCall {
 ///   "batched"     `counts` is given: expert e has room for `max_tokens` rows, from e * max_tokens on, of
 ///   which
 ///                 the first counts[e] are used
+/// Latent experts have rows of the latent width, in and out: the projections are not of the experts, and run
+/// once a token, not once a row (Layer::to_latent and from_latent).
 /// Rows that no expert owns are neither read nor written. Row r of `output` is the expert's result of row r
 /// of `hidden`, times weights[r]. `combine` (routing.h) sums such rows into tokens.
 struct ExpertRows {
-  RowsView hidden;                             // [rows, hidden]
+  RowsView hidden;                             // [rows, routed.hidden]
   std::span<const std::int32_t> offsets = {};  // [local_experts + 1], ascending, from 0 up to hidden.rows
   std::span<const std::int32_t> counts = {};   // [local_experts], 0 to max_tokens
   int max_tokens = 0;                          // batched: hidden.rows is local_experts * max_tokens
   const float* weights = nullptr;  // optional: [rows], on the input where the layer weights inputs
   std::span<const LoraAdapter* const> adapters = {};  // optional
   std::span<const std::int32_t> adapter_ids = {};     // [rows] an adapter, or -1 for none
-  float* output = nullptr;                            // [rows, hidden]
+  float* output = nullptr;                            // [rows, routed.hidden]
   std::span<std::byte> workspace = {};                // rows_workspace_bytes(n) splits the rows n at a time
 };
 
@@ -122,6 +127,16 @@ class Layer {
   /// a routed part of zero.
   void run(const LayerCall& call) const;
 
+  // The projections around latent experts alone, for ranks that send rows of the latent width: to_latent
+  // before the rows go out, run_rows, `combine`, from_latent on the sums. The bits are those of `run`. With a
+  // norm the sums must be whole: the norm of a part is no part of the norm. Workspace as of `run`.
+  // invalid_argument without latent experts.
+
+  /// [tokens, hidden] to [tokens, latent].
+  void to_latent(const RowsView& hidden, float* latent, std::span<std::byte> workspace) const;
+  /// Sums of experts, [tokens, latent], through the norm and back to [tokens, hidden].
+  void from_latent(const float* sums, int tokens, float* output, std::span<std::byte> workspace) const;
+
   /// Bytes of workspace with which a call on rows runs `rows` used rows at a time; as workspace_bytes.
   std::size_t rows_workspace_bytes(int rows) const;
   /// Computes the routed experts on their rows. As run, and in the same bits: a row's result is what a
@@ -147,6 +162,8 @@ class Layer {
                      std::shared_ptr<const void> owner = {});
   /// Replaces the router: all parts of it that the layer was made with. The views are not kept.
   void update_router(const RouterWeights& weights);
+  /// Replaces both projections and the norm. The views are not kept.
+  void update_latent(const LatentWeights& weights);
 
  private:
   struct State;

@@ -41,6 +41,10 @@ struct LayerSlice {
 /// Throws invalid_argument: "bad_slice" for a range that is empty or outside, and as validate.
 /// Throws unsupported "slice_in_group" where a cut is within a group of "q4_k" or "q5_k", which has no zero.
 ///
+/// The projections around latent experts are whole everywhere. They are linear, so the parts' results sum to
+/// the whole's as well, but not through a norm: a part is then marked (LatentSpec::part), gives latent_out
+/// and shared_out, and the sum of latent_out goes through from_latent of any part.
+///
 /// The parts' results sum to the whole's within rounding, and bit for bit where no sum rounds. Where gate and
 /// up overflow to infinity a rank may have NaN where the whole has infinity.
 LayerSlice slice(const LayerSpec& spec, const LayerWeights& weights, const SliceRange& range);

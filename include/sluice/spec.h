@@ -9,6 +9,10 @@
 //
 // With weight_on_input the experts see w_e x and the sum is unweighted (Llama-4). A shared expert is the same
 // computation with one expert of weight 1, or weight sigmoid(g . x).
+//
+// Latent experts (Kimi-K3, the larger Nemotron-3) stand between two projections: the x above is W_in x of the
+// layer's x, and W_out n comes of their y, where n is y or its RMS norm. Router and shared expert see the
+// layer's x. See LatentSpec.
 #pragma once
 
 #include <cstddef>
@@ -108,10 +112,26 @@ struct SharedSpec {
   bool sigmoid_gate = false;  // weighted by sigmoid(g . x) (Qwen2-MoE)
 };
 
+/// Projections around the routed experts, whose `hidden` then is the latent width
+/// (docs/decisions/019-latent-experts.md).
+struct LatentSpec {
+  int hidden = 0;  // the layer's width: of its rows, the router, the shared expert and all results
+  /// n = y / sqrt(mean of y^2 + epsilon) * LatentWeights::norm. None: n = y.
+  std::optional<float> norm_epsilon = {};
+  /// The experts are a part of the layer's whose sums must meet before the norm (a slice, with a norm): calls
+  /// give LayerCall::latent_out and nothing behind it.
+  bool part = false;
+  friend bool operator==(const LatentSpec&, const LatentSpec&) = default;
+};
+
 struct LayerSpec {
   ExpertsSpec routed;
   RouterSpec router;
   std::optional<SharedSpec> shared = {};
+  std::optional<LatentSpec> latent = {};
+
+  /// The width of the layer's rows. That of the routed experts' is routed.hidden, the same without `latent`.
+  int hidden() const { return latent ? latent->hidden : routed.hidden; }
 };
 
 /// Scales of a quantised matrix: element (i, j) at `data + i * row_stride + j * col_stride` bytes. Scales
@@ -197,6 +217,13 @@ struct RouterWeights {
   std::vector<std::int32_t> table = {};
 };
 
+/// The projections around latent experts, in any format: they are decoded when a layer is packed.
+struct LatentWeights {
+  WeightMatrix in;       // [latent, hidden]
+  WeightMatrix out;      // [hidden, latent]
+  VectorView norm = {};  // [latent]; empty where the spec has no norm
+};
+
 /// A file that is mapped read-only, as it was when it was opened. Its pages may be given back to the system
 /// at any time, since they can be read again.
 struct SourceFile {
@@ -213,6 +240,7 @@ struct LayerWeights {
   std::vector<ExpertWeights> shared;  // none or one
   VectorView shared_gate = {};        // [hidden]
   RouterWeights router = {};
+  std::optional<LatentWeights> latent = {};
   std::shared_ptr<const void> owner = {};
   std::vector<SourceFile> files = {};  // those that views may point into; views elsewhere are told by content
   /// Looks at values that nobody has looked at yet, and throws what Checkpoint::weights throws; empty when

@@ -178,6 +178,35 @@ RouterWeights read_router_weights(TensorReader& reader, const LayerBlueprint& bl
   return weights;
 }
 
+/// Plain where the file has it so, whatever the configuration says of other modules: engines that quantise
+/// experts leave the projections alone without a line about it. Otherwise in the module's own scheme.
+WeightMatrix read_projection(TensorReader& reader, const Quantisation& quantisation,
+                             const std::string& module, MatrixShape shape) {
+  const ModelTensor* const stored = reader.files().find(module + ".weight");
+  const bool plain =
+      stored != nullptr && (stored->view->dtype == DType::bf16 || stored->view->dtype == DType::f16 ||
+                            stored->view->dtype == DType::f32);
+  return plain ? schemes::kPlain.matrix(reader, module, shape)
+               : read_module(reader, quantisation, module, shape);
+}
+
+LatentWeights read_latent(TensorReader& reader, const LayerBlueprint& blueprint,
+                          const Quantisation& quantisation) {
+  const LatentBlueprint& latent = *blueprint.latent;
+  LatentWeights weights{.in = read_projection(reader, quantisation, below(blueprint, latent.in),
+                                              {latent.width, blueprint.hidden}),
+                        .out = read_projection(reader, quantisation, below(blueprint, latent.out),
+                                               {blueprint.hidden, latent.width})};
+  if (!latent.norm.empty()) weights.norm = reader.vector(below(blueprint, latent.norm), latent.width);
+  return weights;
+}
+
+LatentSpec latent_spec(const LayerBlueprint& blueprint) {
+  LatentSpec spec{.hidden = blueprint.hidden};
+  if (!blueprint.latent->norm.empty()) spec.norm_epsilon = blueprint.latent->norm_epsilon;
+  return spec;
+}
+
 bool ends_with_any(std::string_view name, std::initializer_list<std::string_view> ends) {
   return std::any_of(ends.begin(), ends.end(), [&](std::string_view end) { return name.ends_with(end); });
 }
@@ -281,8 +310,14 @@ LayerParts build_layer(TensorReader& reader, const LayerBlueprint& blueprint,
                        const Quantisation& quantisation) {
   LayerWeights weights;
   weights.router = read_router_weights(reader, blueprint);
-  weights.routed = blueprint.read_experts(reader, blueprint, quantisation);
-  LayerSpec spec{.routed = experts_spec(blueprint, weights.routed), .router = blueprint.router};
+  LayerBlueprint routed = blueprint;
+  if (blueprint.latent) routed.hidden = blueprint.latent->width;
+  weights.routed = blueprint.read_experts(reader, routed, quantisation);
+  LayerSpec spec{.routed = experts_spec(routed, weights.routed), .router = blueprint.router};
+  if (blueprint.latent) {
+    spec.latent = latent_spec(blueprint);
+    weights.latent = read_latent(reader, blueprint, quantisation);
+  }
   spec.routed.gate_up_bias = static_cast<bool>(weights.routed.front().up_bias);
   spec.routed.down_bias = static_cast<bool>(weights.routed.front().down_bias);
   if (blueprint.shared) {

@@ -17,7 +17,7 @@ namespace {
 LayerCall slice(const LayerCall& call, const LayerSpec& spec, int first, int count) {
   const std::size_t from = static_cast<std::size_t>(first), tokens = static_cast<std::size_t>(count);
   const std::size_t experts = static_cast<std::size_t>(spec.routed.experts);
-  const std::ptrdiff_t hidden = std::ptrdiff_t{first} * spec.routed.hidden;
+  const std::ptrdiff_t hidden = std::ptrdiff_t{first} * spec.hidden();
   const std::ptrdiff_t slot = std::ptrdiff_t{first} * spec.routed.top_k;
   LayerCall part = call;
   part.hidden.data = call.hidden.data + first * call.hidden.row_stride;
@@ -32,6 +32,8 @@ LayerCall slice(const LayerCall& call, const LayerSpec& spec, int first, int cou
   if (!call.token_ids.empty()) part.token_ids = call.token_ids.subspan(from, tokens);
   if (!call.adapter_ids.empty()) part.adapter_ids = call.adapter_ids.subspan(from, tokens);
   if (call.experts_out) part.experts_out += hidden;
+  if (call.latent_out) part.latent_out += std::ptrdiff_t{first} * spec.routed.hidden;
+  if (call.shared_out) part.shared_out += hidden;
   if (call.block_out) part.block_out += hidden;
   if (call.topk_ids) part.topk_ids += slot;
   if (call.topk_weights) part.topk_weights += slot;
@@ -62,7 +64,7 @@ std::size_t PackedLayer::routed_bytes(int tokens) const {
 WorkspaceLayout PackedLayer::layout(int tokens) const {
   const ExpertsSpec& routed = spec().routed;
   const std::size_t count = static_cast<std::size_t>(tokens);
-  const std::size_t hidden = count * static_cast<std::size_t>(routed.hidden);
+  const std::size_t hidden = count * static_cast<std::size_t>(spec().hidden());
   const std::size_t slots = count * static_cast<std::size_t>(routed.top_k);
   WorkspaceLayout at;
 
@@ -70,6 +72,8 @@ WorkspaceLayout PackedLayer::layout(int tokens) const {
   at.router_rows = router.take<float>(hidden);
   at.logits = router.take<float>(count * static_cast<std::size_t>(routed.experts));
   at.top_k = router.take_bytes(top_k_scratch_bytes(spec().router));
+  at.latent.rows = at.router_rows;
+  if (latent_) at.latent.decoded = router.take<float>(latent_->scratch_floats(executor_->workers()));
   std::size_t in_turn = std::max(router.end(), aligned(routed_bytes(tokens)));
   if (shared_) in_turn = std::max(in_turn, aligned(kernel_bytes(*shared_, tokens)));
 
@@ -90,22 +94,27 @@ WorkspaceLayout PackedLayer::layout(int tokens) const {
     at.mixed.row_of_slot = kept.take<std::int32_t>(slots);
     at.mixed.results = kept.take<float>(slots * static_cast<std::size_t>(routed.hidden));
   }
+  if (latent_) {
+    at.latent.projected = kept.take<float>(count * static_cast<std::size_t>(routed.hidden));
+    at.latent.sums = kept.take<float>(count * static_cast<std::size_t>(routed.hidden));
+  }
   at.bytes = kept.end() + kAlign - 1;
   return at;
 }
 
-/// The most tokens whose workspace is no larger than the call's.
-int PackedLayer::tokens_at_once(const LayerCall& call) const {
+/// The most tokens, up to `wanted`, whose workspace is no larger than a call's.
+int PackedLayer::tokens_at_once(int wanted, std::size_t workspace_bytes) const {
   // Slots, and the columns that backends combine, are counted in 32 bits.
   const ExpertsSpec& routed = spec().routed;
   const std::int64_t columns =
-      mixed() ? std::int64_t{routed.hidden} * routed.top_k : std::max(routed.hidden, routed.top_k);
+      std::max<std::int64_t>({spec().hidden(), routed.top_k, routed.hidden,
+                              mixed() ? std::int64_t{routed.hidden} * routed.top_k : 0});
   const std::int64_t countable = std::numeric_limits<int>::max() / columns;
   const auto fits = [&](int tokens) {
-    return tokens <= countable && layout(tokens).bytes <= call.workspace.size();
+    return tokens <= countable && layout(tokens).bytes <= workspace_bytes;
   };
-  if (fits(call.hidden.rows)) return call.hidden.rows;
-  int most = 0, too_many = call.hidden.rows;
+  if (fits(wanted)) return wanted;
+  int most = 0, too_many = wanted;
   while (too_many - most > 1) {
     const int middle = most + (too_many - most) / 2;
     (fits(middle) ? most : too_many) = middle;
@@ -114,8 +123,8 @@ int PackedLayer::tokens_at_once(const LayerCall& call) const {
     return ErrorInfo{
         .code = "workspace_too_small",
         .what = "the workspace is too small for one token",
-        .why = std::to_string(call.workspace.size()) + " bytes given, " + std::to_string(layout(1).bytes) +
-               " needed",
+        .why =
+            std::to_string(workspace_bytes) + " bytes given, " + std::to_string(layout(1).bytes) + " needed",
         .todo = "Give workspace_bytes(tokens); less than that splits the call, down to workspace_bytes(1)"};
   });
   return most;
@@ -124,7 +133,7 @@ int PackedLayer::tokens_at_once(const LayerCall& call) const {
 void PackedLayer::run(const LayerCall& call) const {
   check(call);
   if (call.hidden.rows == 0) return;
-  const int step = tokens_at_once(call);
+  const int step = tokens_at_once(call.hidden.rows, call.workspace.size());
   for (std::int64_t first = 0; first < call.hidden.rows; first += step) {
     const int begin = static_cast<int>(first);
     run_part(slice(call, spec(), begin, std::min(step, call.hidden.rows - begin)));
@@ -140,12 +149,20 @@ void PackedLayer::run_part(const LayerCall& call) const {
   if (call.topk_weights) std::copy_n(routing.weights, slots, call.topk_weights);
 
   float* const routed_out = call.experts_out ? call.experts_out : call.block_out;
-  if (routed_out == nullptr) return;
+  if (latent_ && (routed_out || call.latent_out))
+    run_latent(call, at, routing, routed_out);
+  else if (routed_out)
+    run_routed(call, at, routing, routed_out);
+  if (call.block_out || call.shared_out) add_shared(call, at, routed_out);
+}
+
+/// `call.hidden` are the experts' rows, and `output` is as wide.
+void PackedLayer::run_routed(const LayerCall& call, const WorkspaceLayout& at, const Routing& routing,
+                             float* output) const {
   if (mixed())
-    run_groups(call, at.mixed, routing, routed_out);
+    run_groups(call, at.mixed, routing, output);
   else
-    forward(*routed_.front().packed, call, routing, routed_out);
-  if (call.block_out) add_shared(call, at, routed_out);
+    forward(*routed_.front().packed, call, routing, output);
 }
 
 /// The routing as given, or from the logits as given, or from the layer's own.
@@ -185,11 +202,11 @@ Routing PackedLayer::route_shared(const LayerCall& call, const WorkspaceLayout& 
   std::fill_n(weights, tokens, 1.0f);
   if (!shared_gate_.empty()) {
     float* const rows = place<float>(call.workspace, at.router_rows);
-    const std::ptrdiff_t hidden = spec().routed.hidden;
+    const std::ptrdiff_t hidden = spec().hidden();
     parallel_for(*executor_, tokens, [&](int token, int) {
       float* const row = rows + token * hidden;
       read_row(call.hidden, token, row);
-      weights[token] = activation::sigmoid(dot(shared_gate_.data(), row, spec().routed.hidden));
+      weights[token] = activation::sigmoid(dot(shared_gate_.data(), row, spec().hidden()));
     });
   }
   return {ids, weights, tokens, 1};
@@ -226,15 +243,17 @@ void PackedLayer::run_kernel(const PackedExperts& packed, int tokens, const Forw
   kernel->run(packed, call);
 }
 
+/// The shared expert's part, and the block where that is wanted.
 void PackedLayer::add_shared(const LayerCall& call, const WorkspaceLayout& at,
                              const float* routed_out) const {
-  const std::ptrdiff_t hidden = spec().routed.hidden;
-  const float* shared_out = nullptr;
+  const std::ptrdiff_t hidden = spec().hidden();
+  float* shared_out = nullptr;
   if (shared_) {
     const Routing routing = route_shared(call, at);
-    forward(*shared_, call, routing, place<float>(call.workspace, at.shared_out));
-    shared_out = place<float>(call.workspace, at.shared_out);
+    shared_out = call.shared_out ? call.shared_out : place<float>(call.workspace, at.shared_out);
+    forward(*shared_, call, routing, shared_out);
   }
+  if (!call.block_out) return;
   parallel_for(*executor_, call.hidden.rows, [&](int token, int) {
     const float* const routed = routed_out + token * hidden;
     float* const block = call.block_out + token * hidden;

@@ -31,5 +31,12 @@ void Layer::update_shared(const ExpertWeights& weights, const VectorView& shared
   state_->layer.update_shared(weights, shared_gate, std::move(owner));
 }
 void Layer::update_router(const RouterWeights& weights) { state_->layer.update_router(weights); }
+void Layer::update_latent(const LatentWeights& weights) { state_->layer.update_latent(weights); }
+void Layer::to_latent(const RowsView& hidden, float* latent, std::span<std::byte> workspace) const {
+  state_->layer.to_latent(hidden, latent, workspace);
+}
+void Layer::from_latent(const float* sums, int tokens, float* output, std::span<std::byte> workspace) const {
+  state_->layer.from_latent(sums, tokens, output, workspace);
+}
 
 }  // namespace sluice

@@ -139,6 +139,7 @@ PackedLayer::PackedLayer(const Plan& plan, const LayerWeights& weights, LayerOpt
   check_map(expert_map_, spec().routed, backend);
   if (!executor_) executor_ = make_thread_team();
   pack(weights, options);
+  if (spec().latent) latent_.emplace(*spec().latent, *weights.latent, *executor_);
   router_ = Router(spec().router, weights.router);
   shared_gate_ = to_floats(weights.shared_gate);
 }
@@ -158,7 +159,7 @@ void PackedLayer::pack(const LayerWeights& weights, const LayerOptions& options)
     all += backend.packed_bytes(packing.group.spec);
     if (!std::exchange(checked, true)) weights.check();
   }
-  check_memory(all, backend);
+  check_memory(all + (weights.latent ? Latent::bytes_of(*weights.latent) : 0), backend);
   std::int64_t before = 0;
   for (PackingJob& packing : packings) {
     if (packing.packed) continue;
@@ -183,7 +184,7 @@ void PackedLayer::pack(const LayerWeights& weights, const LayerOptions& options)
 }
 
 std::int64_t PackedLayer::packed_bytes() const {
-  std::int64_t bytes = shared_ ? shared_->bytes() : 0;
+  std::int64_t bytes = (shared_ ? shared_->bytes() : 0) + (latent_ ? latent_->bytes() : 0);
   for (const PackedGroup& group : routed_) bytes += group.packed->bytes();
   return bytes;
 }

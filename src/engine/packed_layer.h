@@ -6,11 +6,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "engine/first_touch.h"
+#include "engine/latent.h"
 #include "engine/router.h"
 #include "experts/backend.h"
 #include "sluice/layer.h"
@@ -24,6 +26,12 @@ struct MixedPlaces {
   std::size_t row_of_slot = 0, results = 0;  // [slots, hidden]
 };
 
+/// What latent experts need. `rows` and `decoded` share their place with the kernels, the others are kept.
+struct LatentPlaces {
+  std::size_t rows = 0, decoded = 0;
+  std::size_t projected = 0, sums = 0;  // [tokens, latent]; the norm writes where the projected rows were
+};
+
 /// Where the parts of a workspace lie, in bytes from an aligned start. The size query and the forward call
 /// both read this, so they cannot disagree.
 struct WorkspaceLayout {
@@ -34,6 +42,7 @@ struct WorkspaceLayout {
   std::size_t ids = 0, weights = 0;
   std::size_t shared_ids = 0, shared_weights = 0, shared_out = 0;
   MixedPlaces mixed = {};
+  LatentPlaces latent = {};
   std::size_t bytes = 0;  // in all, with what aligning the start may cost
 };
 
@@ -79,6 +88,11 @@ class PackedLayer {
   void update_shared(const ExpertWeights& weights, const VectorView& shared_gate,
                      std::shared_ptr<const void> owner);
   void update_router(const RouterWeights& weights);
+  void update_latent(const LatentWeights& weights);
+
+  // latent_calls.cpp
+  void to_latent(const RowsView& hidden, float* latent, std::span<std::byte> workspace) const;
+  void from_latent(const float* sums, int tokens, float* output, std::span<std::byte> workspace) const;
 
  private:
   const LayerSpec& spec() const { return plan_.request.layer; }
@@ -91,14 +105,25 @@ class PackedLayer {
   WorkspaceLayout layout(int tokens) const;
   std::size_t kernel_bytes(const PackedExperts& packed, int tokens) const;
   std::size_t routed_bytes(int tokens) const;
-  int tokens_at_once(const LayerCall& call) const;
+  int tokens_at_once(int tokens, std::size_t workspace_bytes) const;
   void run_part(const LayerCall& call) const;
+  void run_routed(const LayerCall& call, const WorkspaceLayout& at, const Routing& routing,
+                  float* output) const;
   Routing route(const LayerCall& call, const WorkspaceLayout& at) const;
   Routing route_shared(const LayerCall& call, const WorkspaceLayout& at) const;
   void forward(const PackedExperts& packed, const LayerCall& call, const Routing& routing,
                float* output) const;
   void run_kernel(const PackedExperts& packed, int tokens, const Forward& call) const;
   void add_shared(const LayerCall& call, const WorkspaceLayout& at, const float* routed_out) const;
+
+  // latent_calls.cpp
+  void check_latent() const;
+  void project(const RowsView& hidden, const LatentPlaces& at, std::span<std::byte> workspace,
+               float* out) const;
+  void project_back(const float* sums, int tokens, const LatentPlaces& at, std::span<std::byte> workspace,
+                    float* out) const;
+  void run_latent(const LayerCall& call, const WorkspaceLayout& at, const Routing& routing,
+                  float* routed_out) const;
 
   // mixed_experts.cpp
   bool mixed() const { return routed_.size() > 1; }
@@ -118,7 +143,8 @@ class PackedLayer {
   // validate_call.cpp
   void check(const ExpertRows& call) const;
   void check(const LayerCall& call) const;
-  void check_rows(const RowsView& hidden) const;
+  static void check_rows(const RowsView& hidden, int width);
+  void check_outputs(const LayerCall& call) const;
   void check_routing(const LayerCall& call) const;
   void check_token_ids(const LayerCall& call) const;
 
@@ -138,6 +164,7 @@ class PackedLayer {
   std::vector<std::unique_ptr<FirstTouch>> first_touches_;
   Router router_;
   std::vector<float> shared_gate_;
+  std::optional<Latent> latent_;
 };
 
 }  // namespace sluice

@@ -155,6 +155,8 @@ LayerSlice slice(const LayerSpec& spec, const LayerWeights& weights, const Slice
   Owned owned;
   part.reach.routed = reach_of(range.routed, spec.routed);
   part.spec.routed = part_of(spec.routed, range.routed, part.reach.routed);
+  const bool whole = range.routed.first == 0 && range.routed.last == spec.routed.intermediate;
+  if (part.spec.latent && part.spec.latent->norm_epsilon && !whole) part.spec.latent->part = true;
   for (ExpertWeights& expert : part.weights.routed)
     expert = part_of(expert, range.routed, part.reach.routed, owned);
   if (spec.shared) {

@@ -60,4 +60,18 @@ void PackedLayer::update_router(const RouterWeights& weights) {
   router_.assign(weights);
 }
 
+void PackedLayer::update_latent(const LatentWeights& weights) {
+  check_planned();
+  check_latent();
+  validate_latent(spec(), weights);
+  require(latent_->is_like(weights), ErrorKind::invalid_argument, [&] {
+    return ErrorInfo{.code = "bad_weights",
+                     .what = "the weights are not what the layer was made with",
+                     .tensor = "latent",
+                     .why = "bf16 projections are kept as such and take no others, nor the other way round",
+                     .todo = "Give them in the type that they had, or make a new layer"};
+  });
+  latent_->assign(weights, *executor_);
+}
+
 }  // namespace sluice

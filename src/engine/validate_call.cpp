@@ -25,7 +25,8 @@ std::int64_t product(int a, int b) { return std::int64_t{a} * b; }
 }  // namespace
 
 void PackedLayer::check(const LayerCall& call) const {
-  check_rows(call.hidden);
+  check_rows(call.hidden, spec().hidden());
+  check_outputs(call);
   check_routing(call);
   if (!call.routing.ids && spec().router.by_token_id) check_token_ids(call);
   check_adapters(call.adapters, call.adapter_ids, call.hidden.rows);
@@ -39,7 +40,7 @@ void PackedLayer::check(const ExpertRows& call) const {
   const std::vector<CallMode>& asked = plan_.request.calls;
   need(std::ranges::find(asked, mode) != asked.end(), "not_planned",
        "rows: the layer was not planned for {} calls (Request::calls)", mode.str());
-  check_rows(call.hidden);
+  check_rows(call.hidden, spec().routed.hidden);
   const int local = spec().routed.local_experts, rows = call.hidden.rows;
   need(rows == 0 || call.output != nullptr, "bad_rows", "rows: no output");
   check_adapters(call.adapters, call.adapter_ids, rows);
@@ -61,16 +62,27 @@ void PackedLayer::check(const ExpertRows& call) const {
        bad == call.counts.end() ? 0 : *bad, call.max_tokens);
 }
 
-void PackedLayer::check_rows(const RowsView& hidden) const {
-  const std::ptrdiff_t row_bytes = std::ptrdiff_t{spec().routed.hidden} * bits(hidden.dtype) / 8;
+void PackedLayer::check_rows(const RowsView& hidden, int width) {
+  const std::ptrdiff_t row_bytes = std::ptrdiff_t{width} * bits(hidden.dtype) / 8;
   need(hidden.rows >= 0, "bad_hidden", "hidden: {} rows", hidden.rows);
-  need(hidden.width == spec().routed.hidden, "bad_hidden", "hidden: {} wide, the layer is {}", hidden.width,
-       spec().routed.hidden);
+  need(hidden.width == width, "bad_hidden", "hidden: {} wide, the layer is {}", hidden.width, width);
   need(hidden.dtype == DType::bf16 || hidden.dtype == DType::f16 || hidden.dtype == DType::f32, "bad_hidden",
        "hidden: {} is none of BF16, F16, F32", name(hidden.dtype));
   need(hidden.rows == 0 || hidden.data != nullptr, "bad_hidden", "hidden: {} rows and no data", hidden.rows);
   need(hidden.rows < 2 || hidden.row_stride >= row_bytes, "bad_hidden",
        "hidden: rows of {} bytes are {} bytes apart", row_bytes, hidden.row_stride);
+}
+
+void PackedLayer::check_outputs(const LayerCall& call) const {
+  need(!call.latent_out || spec().latent, "bad_outputs",
+       "latent_out: the experts of this layer are not latent");
+  need(!call.shared_out || spec().shared, "bad_outputs", "shared_out: the layer has no shared expert");
+  if (!spec().latent || !spec().latent->norm_epsilon || (!call.experts_out && !call.block_out)) return;
+  const bool part = spec().latent->part || std::ranges::find(expert_map_, -1) != expert_map_.end();
+  need(!part, "latent_part",
+       "experts_out, block_out: only a part of the experts' sum is made here, and the norm is one of the "
+       "whole; "
+       "ask for latent_out (and shared_out), add the parts up and give the sum to from_latent");
 }
 
 void PackedLayer::check_routing(const LayerCall& call) const {

@@ -117,15 +117,25 @@ void check_router(const RouterSpec& router, const ExpertsSpec& routed) {
   check.need(std::isfinite(router.scale), "scale is {}", router.scale);
 }
 
-void check_shared(const ExpertsSpec& shared, const ExpertsSpec& routed) {
+void check_shared(const ExpertsSpec& shared, const LayerSpec& layer) {
   const Checker check("shared expert");
   check_experts(shared, check);
-  check.need(shared.hidden == routed.hidden, "hidden {}, the routed experts have {}", shared.hidden,
-             routed.hidden);
+  check.need(shared.hidden == layer.hidden(), "hidden {}, the {} {}", shared.hidden,
+             layer.latent ? "layer has" : "routed experts have", layer.hidden());
   check.need(shared.experts == 1 && shared.local_experts == 1 && shared.top_k == 1,
              "{} experts ({} here), top {}; several shared experts are one wider one", shared.experts,
              shared.local_experts, shared.top_k);
   check.need(!shared.weight_on_input, "weight_on_input is for routed experts");
+}
+
+void check_latent(const LatentSpec& latent) {
+  const Checker check("projections around latent experts");
+  check.need(latent.hidden > 0, "hidden {} must be positive", latent.hidden);
+  const float epsilon = latent.norm_epsilon.value_or(1.0f);
+  check.need(std::isfinite(epsilon) && epsilon > 0,
+             "the norm's epsilon is {}; without it a row of zeros has "
+             "no norm",
+             epsilon);
 }
 
 }  // namespace
@@ -133,7 +143,8 @@ void check_shared(const ExpertsSpec& shared, const ExpertsSpec& routed) {
 void validate(const LayerSpec& spec) {
   check_experts(spec.routed, Checker("routed experts"));
   check_router(spec.router, spec.routed);
-  if (spec.shared) check_shared(spec.shared->experts, spec.routed);
+  if (spec.latent) check_latent(*spec.latent);
+  if (spec.shared) check_shared(spec.shared->experts, spec);
 }
 
 }  // namespace sluice

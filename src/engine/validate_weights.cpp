@@ -138,7 +138,7 @@ void check_router(const RouterWeights& weights, const LayerSpec& spec) {
   const bool whole = weights.weight.has_value();
   if (whole) {
     check_matrix(*weights.weight,
-                 {.format = weights.weight->format, .rows = router.experts, .cols = spec.routed.hidden},
+                 {.format = weights.weight->format, .rows = router.experts, .cols = spec.hidden()},
                  check.at("weight"));
     check.at("weight").need(!geometry(weights.weight->format).scaled, "{}, but routers are plain numbers",
                             weights.weight->format.str());
@@ -174,10 +174,26 @@ void validate_routed(const LayerSpec& spec, int local, const ExpertWeights& weig
 void validate_shared(const LayerSpec& spec, const ExpertWeights& weights, const VectorView& gate) {
   Checker("shared").need(spec.shared.has_value(), "the spec has no shared expert");
   check_expert(weights, spec.shared->experts, spec.shared->experts.formats, Checker("shared[0]"));
-  check_vector(gate, spec.shared->sigmoid_gate, spec.routed.hidden, Checker("shared_gate"));
+  check_vector(gate, spec.shared->sigmoid_gate, spec.hidden(), Checker("shared_gate"));
 }
 
 void validate_router(const LayerSpec& spec, const RouterWeights& weights) { check_router(weights, spec); }
+
+void validate_latent(const LayerSpec& spec, const std::optional<LatentWeights>& weights) {
+  const Checker check("latent");
+  check.need(weights.has_value() == spec.latent.has_value(), "{}",
+             spec.latent ? "missing" : "the spec has no latent experts");
+  if (!spec.latent) return;
+  const auto projection = [&](const WeightMatrix& matrix, std::int64_t rows, std::int64_t cols,
+                              std::string_view part) {
+    WeightMatrix want{.format = matrix.format, .rows = rows, .cols = cols};
+    want.integers.grouping = matrix.integers.grouping;
+    check_matrix(matrix, want, check.at(part));
+  };
+  projection(weights->in, spec.routed.hidden, spec.hidden(), "in");
+  projection(weights->out, spec.hidden(), spec.routed.hidden, "out");
+  check_vector(weights->norm, spec.latent->norm_epsilon.has_value(), spec.routed.hidden, check.at("norm"));
+}
 
 void validate(const LayerSpec& spec, const LayerWeights& weights) {
   validate(spec);
@@ -187,9 +203,10 @@ void validate(const LayerSpec& spec, const LayerWeights& weights) {
   } else {
     Checker("shared").need(weights.shared.empty(), "the spec has no shared expert");
   }
-  check_vector(weights.shared_gate, spec.shared && spec.shared->sigmoid_gate, spec.routed.hidden,
+  check_vector(weights.shared_gate, spec.shared && spec.shared->sigmoid_gate, spec.hidden(),
                Checker("shared_gate"));
   check_router(weights.router, spec);
+  validate_latent(spec, weights.latent);
 }
 
 }  // namespace sluice

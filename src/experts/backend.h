@@ -42,15 +42,17 @@ struct MixedExperts { static constexpr std::string_view name = "mixed_experts"; 
 struct ZeroPoints { static constexpr std::string_view name = "zero_points"; };  // of integer formats
 struct ActOrder { static constexpr std::string_view name = "act_order"; };      // of integer formats
 struct Lora { static constexpr std::string_view name = "lora"; };
+struct Latent { static constexpr std::string_view name = "latent"; };  // rows of another width than the layer's
 }  // namespace feature
 // clang-format on
 
 using Feature = Name<struct FeatureTag>;
 using FeatureSet = NameSet<struct FeatureTag>;
-using Features = List<struct FeatureTag, feature::GateUpBias, feature::DownBias, feature::Limit,
-                      feature::Slope, feature::Shift, feature::Saturation, feature::ExpertMap,
-                      feature::WeightOnInput, feature::SharedExpert, feature::MixedFormats,
-                      feature::MixedExperts, feature::ZeroPoints, feature::ActOrder, feature::Lora>;
+using Features =
+    List<struct FeatureTag, feature::GateUpBias, feature::DownBias, feature::Limit, feature::Slope,
+         feature::Shift, feature::Saturation, feature::ExpertMap, feature::WeightOnInput,
+         feature::SharedExpert, feature::MixedFormats, feature::MixedExperts, feature::ZeroPoints,
+         feature::ActOrder, feature::Lora, feature::Latent>;
 
 /// Local experts with equal formats, as a backend packs them: no backend sees a spec whose experts differ.
 struct FormatGroup {

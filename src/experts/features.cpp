@@ -59,6 +59,7 @@ FeatureSet needs(const ExpertsSpec& spec) {
 FeatureSet needs(const LayerSpec& spec) {
   FeatureSet set = needs(spec.routed);
   if (spec.shared) set = set.plus(needs(spec.shared->experts)).add(Features::of<feature::SharedExpert>());
+  if (spec.latent) set.add(Features::of<feature::Latent>());
   return set;
 }
 

@@ -265,6 +265,35 @@ void judge_router(const WeightMatrix& router, LayerFindings& findings) {
   findings.add(found);
 }
 
+/// One of the projections around latent experts, in any format.
+void judge_projection(std::string_view name, const WeightMatrix& matrix, LayerFindings& findings) {
+  std::vector<float> row(static_cast<std::size_t>(matrix.cols));
+  std::int64_t bad = 0, zero = 0;
+  for (std::int64_t r = 0; r < matrix.rows; ++r) {
+    decode_row(matrix, r, row.data());
+    for (const float value : row) {
+      bad += !std::isfinite(value);
+      zero += value == 0;
+    }
+  }
+  const std::int64_t all = matrix.rows * matrix.cols;
+  Issue found{.severity = Severity::error, .matrix = name, .at = matrix.codes};
+  if (bad > 0) {
+    found.code = "projection_not_finite";
+    found.count = bad;
+    found.of = all;
+    found.text = "weights are NaN or infinite";
+    found.todo = "Fetch the file again; if it is as published, it was saved wrongly";
+    findings.add(found);
+  } else if (zero == all) {
+    found.severity = Severity::warning;
+    found.code = "projection_all_zero";
+    found.text = "all weights are zero: the routed experts have no effect";
+    found.todo = "Check that the projection was filled before it was saved";
+    findings.add(found);
+  }
+}
+
 }  // namespace
 
 void judge_layer(const std::vector<Subject>& subjects, LayerFindings& findings) {
@@ -277,6 +306,11 @@ void judge_layer(const std::vector<Subject>& subjects, LayerFindings& findings) 
 void judge_small_parts(const LayerWeights& weights, LayerFindings& findings) {
   const RouterWeights& router = weights.router;
   if (router.weight) judge_router(*router.weight, findings);
+  if (weights.latent) {
+    judge_projection("projection before the experts", weights.latent->in, findings);
+    judge_projection("projection behind the experts", weights.latent->out, findings);
+    judge_vector({"norm of the experts' sum", weights.latent->norm}, findings);
+  }
   for (const Vector& vector :
        {Vector{"router bias", router.bias}, Vector{"selection bias", router.selection_bias},
         Vector{"expert scale", router.expert_scale}, Vector{"shared expert's gate", weights.shared_gate}})

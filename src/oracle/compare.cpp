@@ -118,6 +118,7 @@ std::vector<Miss> compare(const Backend& backend, const Request& request) {
   const LayerSpec& layer = request.layer;
   FeatureSet wanted = needs(layer.routed);
   if (layer.shared) wanted.add(Features::of<feature::SharedExpert>());
+  if (layer.latent) wanted.add(Features::of<feature::Latent>());
   compare_experts(backend.can, layer.routed, wanted, misses);
   if (layer.shared) {
     std::vector<Miss> of_shared;

@@ -100,8 +100,10 @@ std::string summary(const Request& request) {
   const ExpertsSpec& spec = request.layer.routed;
   const std::string local =
       spec.local_experts == spec.experts ? std::string() : fmt::format(" ({} here)", spec.local_experts);
-  return fmt::format("{} experts{}, top {}, {}x{}, {}, {}{}, needs {}; {}", spec.experts, local, spec.top_k,
-                     spec.hidden, spec.intermediate, storage_text(spec), spec.activation.str(),
+  const std::string latent =
+      request.layer.latent ? fmt::format(" latent of {}", request.layer.hidden()) : std::string();
+  return fmt::format("{} experts{}, top {}, {}x{}{}, {}, {}{}, needs {}; {}", spec.experts, local, spec.top_k,
+                     spec.hidden, spec.intermediate, latent, storage_text(spec), spec.activation.str(),
                      shared_text(request.layer), needs(request.layer).str(), request.device.name);
 }
 

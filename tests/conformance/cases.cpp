@@ -27,7 +27,9 @@ ActivationParams params(FeatureSet features) {
 
 /// What the shared expert asks for: the same, but for what only routed experts have, and half the limit, so
 /// that the routed experts' cannot stand in for it. Exact gates exceed that one too.
-ExpertsSpec shared_of(ExpertsSpec spec) {
+ExpertsSpec shared_of(const LayerSpec& layer) {
+  ExpertsSpec spec = layer.routed;
+  spec.hidden = layer.hidden();
   spec.experts = spec.local_experts = spec.top_k = 1;
   spec.params.limit /= 2;
   spec.weight_on_input = false;
@@ -47,7 +49,9 @@ std::vector<OtherFormats> others(const ExpertsSpec& spec, Formats formats_in) {
 
 std::string name_of(const Case& made, Activation activation) {
   return storage_text(made.spec.routed) + " " + std::string(activation.str()) + " " + needs(made.spec).str() +
-         " " + std::to_string(made.spec.routed.hidden) + "x" + std::to_string(made.spec.routed.intermediate);
+         " " + std::to_string(made.spec.routed.hidden) + "x" + std::to_string(made.spec.routed.intermediate) +
+         (made.spec.latent ? " of " + std::to_string(made.spec.hidden()) : "") +
+         (made.spec.latent && made.spec.latent->norm_epsilon ? " normed" : "");
 }
 
 /// Five arguments of make_case travel together where cases are listed.
@@ -149,8 +153,14 @@ Case make_case(Format format, Format other, Activation activation, FeatureSet fe
     made.expert_map = {2, -1, 0, 3, -1, 1};
   }
   if (has<feature::MixedExperts>(features)) made.spec.routed.others = others(made.spec.routed, formats_in);
+  if (has<feature::Latent>(features)) {
+    // Wider than the experts' rows by at least what an exact layer's rows need.
+    made.spec.latent = LatentSpec{.hidden = shape.hidden + (64 + unit - 1) / unit * unit};
+    // Where experts are elsewhere a flat call has a part of the sum, and the norm is one of the whole.
+    if (!has<feature::ExpertMap>(features)) made.spec.latent->norm_epsilon = 1e-5f;
+  }
   if (has<feature::SharedExpert>(features))
-    made.spec.shared = SharedSpec{.experts = shared_of(made.spec.routed), .sigmoid_gate = true};
+    made.spec.shared = SharedSpec{.experts = shared_of(made.spec), .sigmoid_gate = true};
   made.name = name_of(made, activation);
   return made;
 }

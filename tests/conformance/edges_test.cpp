@@ -110,6 +110,9 @@ TEST_P(EdgesTest, PackedBytesAreAskedBeforeAndTrueAfter) {
     for (const FormatGroup& group : format_groups(problem.spec().routed))
       asked += backend().packed_bytes(group.spec);
     if (problem.spec().shared) asked += backend().packed_bytes(problem.spec().shared->experts);
+    if (const auto& latent = problem.weights().latent)  // BF16 before, F32 behind
+      asked += latent->in.rows * latent->in.cols * 2 + latent->out.rows * latent->out.cols * 4 +
+               4 * latent->norm.size;
     EXPECT_GE(asked, problem.layer(backend()).packed_bytes()) << format.str();
   }
 }

@@ -52,6 +52,8 @@ TEST_P(LayoutsTest, PartsOfRanksSumToTheWhole) {
     FeatureSet features = Features::set<feature::DownBias>();
     if (backend.can.features.has(Features::of<feature::MixedExperts>()))
       features.add(Features::of<feature::MixedExperts>());
+    if (backend.can.features.has(Features::of<feature::Latent>()))
+      features.add(Features::of<feature::Latent>());
     const Case made = make_case(format, format, members(backend.can.activations).front(), features);
     const Problem problem(made, Numbers::noisy, {.tokens = 9, .dtype = DType::f32});
     const std::vector<float> flat = problem.run(problem.layer(backend)).experts_out;

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <optional>
+#include <utility>
 
 #include "testing/closeness.h"
 #include "testing/device_for.h"
@@ -18,6 +20,7 @@ Layer layer_of(const Backend& backend, const Problem& problem, const LayerWeight
   LayerWeights here;
   std::vector<OtherFormats> others;
   here.owner = weights.owner;
+  here.latent = weights.latent;
   std::vector<std::int32_t> map(static_cast<std::size_t>(spec.routed.experts), -1);
   for (std::size_t i = 0; i < rank.size(); ++i) {
     map[static_cast<std::size_t>(rank[i])] = static_cast<std::int32_t>(i);
@@ -36,7 +39,8 @@ Layer layer_of(const Backend& backend, const Problem& problem, const LayerWeight
                {.expert_map = all_here ? std::vector<std::int32_t>() : map, .executor = make_thread_team(2)});
 }
 
-Dispatch dispatch(const Problem& problem, const Rank& rank, bool batched, const Mine& mine) {
+Dispatch dispatch(const Problem& problem, const Rank& rank, bool batched, const Mine& mine,
+                  const std::vector<float>& latent) {
   const int hidden = problem.spec().routed.hidden, top_k = problem.spec().routed.top_k;
   std::vector<std::vector<std::int32_t>> of(rank.size());
   for (std::int32_t slot = 0; slot < std::ssize(problem.call().ids); ++slot)
@@ -64,9 +68,11 @@ Dispatch dispatch(const Problem& problem, const Rank& rank, bool batched, const 
   if (!adapters.empty()) made.adapter_ids.assign(made.slots.size(), 77);  // nobody may look
   for (std::size_t r = 0; r < made.slots.size(); ++r) {
     if (made.slots[r] < 0) continue;
-    std::memcpy(made.hidden.data() + r * hidden,
-                problem.call().hidden.data + made.slots[r] / top_k * problem.call().hidden.row_stride,
-                hidden * sizeof(float));
+    const std::ptrdiff_t token = made.slots[r] / top_k;
+    const RowsView& rows = problem.call().hidden;
+    const void* const row = latent.empty() ? static_cast<const void*>(rows.data + token * rows.row_stride)
+                                           : latent.data() + token * hidden;
+    std::memcpy(made.hidden.data() + r * hidden, row, hidden * sizeof(float));
     if (!adapters.empty()) made.adapter_ids[r] = adapters[static_cast<std::size_t>(made.slots[r] / top_k)];
     if (problem.spec().routed.weight_on_input)
       made.weights[r] = problem.call().weights[static_cast<std::size_t>(made.slots[r])];
@@ -82,6 +88,38 @@ LoraAdapter part_of(const LoraAdapter& adapter, const Rank& rank) {
   for (const std::int32_t id : rank) part.routed.push_back(adapter.routed[static_cast<std::size_t>(id)]);
   return part;
 }
+
+/// The projections around latent experts, which any rank has; nothing around others.
+class Projections {
+ public:
+  Projections(const Backend& backend, const Problem& problem, const LayerWeights& weights, const Rank& rank)
+      : problem_(problem) {
+    if (problem.spec().latent) layer_.emplace(layer_of(backend, problem, weights, rank));
+    // Three tokens at a time.
+    if (layer_) workspace_.resize(layer_->workspace_bytes(3));
+  }
+
+  std::vector<float> before() const {
+    if (!layer_) return {};
+    const RowsView& rows = problem_.call().hidden;
+    std::vector<float> latent(static_cast<std::size_t>(rows.rows) * problem_.spec().routed.hidden);
+    layer_->to_latent(rows, latent.data(), workspace_);
+    return latent;
+  }
+
+  std::vector<float> behind(std::vector<float> sums) const {
+    if (!layer_) return sums;
+    const int tokens = problem_.call().hidden.rows;
+    std::vector<float> out(static_cast<std::size_t>(tokens) * problem_.spec().hidden(), kUnwritten);
+    layer_->from_latent(sums.data(), tokens, out.data(), workspace_);
+    return out;
+  }
+
+ private:
+  const Problem& problem_;
+  std::optional<Layer> layer_;
+  mutable std::vector<std::byte> workspace_;
+};
 
 }  // namespace
 
@@ -111,17 +149,22 @@ std::vector<float> over_ranks(const Backend& backend, const Problem& problem, co
   const auto& ids = problem.call().ids;
   std::vector<float> rows;
   std::vector<std::int32_t> row_of_slot(ids.size(), -1);
+  const Projections around(backend, problem, weights, ranks.front());
+  const std::vector<float> latent = around.before();
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     const Layer layer = layer_of(backend, problem, weights, ranks[r]);
-    Dispatch made = dispatch(problem, ranks[r], batched, [&](std::int32_t slot) {
-      std::vector<std::size_t> holders;
-      for (std::size_t other = 0; other < ranks.size(); ++other)
-        if (std::ranges::find(ranks[other], ids[static_cast<std::size_t>(slot)]) != ranks[other].end())
-          holders.push_back(other);
-      if (holders.empty() || holders[static_cast<std::size_t>(slot) % holders.size()] != r) return -1;
-      return static_cast<int>(std::ranges::find(ranks[r], ids[static_cast<std::size_t>(slot)]) -
-                              ranks[r].begin());
-    });
+    Dispatch made = dispatch(
+        problem, ranks[r], batched,
+        [&](std::int32_t slot) {
+          std::vector<std::size_t> holders;
+          for (std::size_t other = 0; other < ranks.size(); ++other)
+            if (std::ranges::find(ranks[other], ids[static_cast<std::size_t>(slot)]) != ranks[other].end())
+              holders.push_back(other);
+          if (holders.empty() || holders[static_cast<std::size_t>(slot) % holders.size()] != r) return -1;
+          return static_cast<int>(std::ranges::find(ranks[r], ids[static_cast<std::size_t>(slot)]) -
+                                  ranks[r].begin());
+        },
+        latent);
     run(layer, problem, made, at_once);
     for (std::size_t i = 0; i < made.slots.size(); ++i) {
       const float* row = made.output.data() + i * hidden;
@@ -137,7 +180,7 @@ std::vector<float> over_ranks(const Backend& backend, const Problem& problem, co
   Routing routing = problem.call().routing(top_k);
   if (problem.spec().routed.weight_on_input) routing.weights = nullptr;
   combine(routing, row_of_slot, rows.data(), hidden, out.data());
-  return out;
+  return around.behind(std::move(out));
 }
 
 namespace {
@@ -158,7 +201,7 @@ namespace {
   const testing::Closeness close = testing::closeness({.got = got,
                                                        .want = problem.definition().experts_out,
                                                        .magnitude = problem.definition().experts_magnitude,
-                                                       .width = problem.spec().routed.hidden});
+                                                       .width = problem.spec().hidden()});
   return (close.ok() ? ::testing::AssertionSuccess() : ::testing::AssertionFailure()) << close.str();
 }
 

@@ -32,10 +32,13 @@ struct Dispatch {
 
 /// The local expert that takes a slot, -1 for none of this rank's.
 using Mine = std::function<int(std::int32_t slot)>;
-Dispatch dispatch(const Problem& problem, const Rank& rank, bool batched, const Mine& mine);
+/// `latent`: [tokens, latent], the rows of latent experts.
+Dispatch dispatch(const Problem& problem, const Rank& rank, bool batched, const Mine& mine,
+                  const std::vector<float>& latent = {});
 void run(const Layer& layer, const Problem& problem, Dispatch& rows, int at_once);
 
-/// All ranks in one layout, then the ordered sum. Where several ranks hold an expert they take turns.
+/// All ranks in one layout, then the ordered sum, between the projections of latent experts. Where several
+/// ranks hold an expert they take turns.
 std::vector<float> over_ranks(const Backend& backend, const Problem& problem, const LayerWeights& weights,
                               const std::vector<Rank>& ranks, bool batched, int at_once);
 

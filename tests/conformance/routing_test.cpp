@@ -105,7 +105,7 @@ TEST_P(RoutingTest, SpecialValuesStayInTheirToken) {
     const Problem dirty = clean.with_value(3, 11, special);
     const Layer layer = clean.layer(backend());
     const Outputs want = clean.run(layer), got = dirty.run(layer);
-    const std::size_t hidden = static_cast<std::size_t>(made.spec.routed.hidden);
+    const std::size_t hidden = static_cast<std::size_t>(made.spec.hidden());
     for (std::size_t i = 0; i < want.experts_out.size(); ++i) {
       if (i / hidden == 3) continue;
       EXPECT_EQ(got.experts_out[i], want.experts_out[i]) << i;

@@ -67,7 +67,7 @@ Result run(const Layer& layer, const testing::DrawnCall& call) {
   const LayerSpec& spec = layer.plan().request.layer;
   const auto tokens = static_cast<std::size_t>(call.hidden.rows);
   Result out;
-  out.experts_out.resize(tokens * spec.routed.hidden);
+  out.experts_out.resize(tokens * spec.hidden());
   out.block_out.resize(out.experts_out.size());
   out.ids.resize(tokens * spec.routed.top_k);
   std::vector<std::byte> workspace(layer.workspace_bytes(call.hidden.rows));
@@ -95,6 +95,13 @@ void update_all(Layer& layer, const LayerWeights& weights) {
   if (!weights.shared.empty())
     layer.update_shared(weights.shared.front(), weights.shared_gate, weights.owner);
   layer.update_router(weights.router);
+  if (weights.latent) layer.update_latent(*weights.latent);
+}
+
+format::Encoded as_f32(const WeightMatrix& matrix) {
+  std::vector<float> values(static_cast<std::size_t>(matrix.rows * matrix.cols));
+  for (std::int64_t r = 0; r < matrix.rows; ++r) decode_row(matrix, r, values.data() + r * matrix.cols);
+  return encode(Formats::of<format::F32>(), values.data(), matrix.rows, matrix.cols);
 }
 
 /// Report B94: A, then B, then A again.
@@ -130,7 +137,7 @@ TEST_P(UpdateTest, OneExpertAlone) {
 /// A router whose rows are float32 and its own, so that they can be swapped.
 struct OwnRouter {
   OwnRouter(const LayerSpec& spec, const RouterWeights& of) : weights(of) {
-    const auto hidden = static_cast<std::size_t>(spec.routed.hidden);
+    const auto hidden = static_cast<std::size_t>(spec.hidden());
     const auto experts = static_cast<std::size_t>(spec.router.experts);
     rows.resize(experts * hidden);
     for (std::size_t e = 0; e < experts; ++e)
@@ -138,9 +145,9 @@ struct OwnRouter {
     bias.resize(experts, 0.25f);
     bias[3] = -0.5f;
     WeightMatrix matrix{
-        .format = Formats::of<format::F32>(), .rows = spec.router.experts, .cols = spec.routed.hidden};
+        .format = Formats::of<format::F32>(), .rows = spec.router.experts, .cols = spec.hidden()};
     matrix.codes = reinterpret_cast<const std::byte*>(rows.data());
-    matrix.row_stride = 4 * spec.routed.hidden;
+    matrix.row_stride = 4 * spec.hidden();
     matrix.col_stride = 4;
     weights.weight = matrix;
     weights.bias = {reinterpret_cast<const std::byte*>(bias.data()), DType::f32, spec.router.experts, 4};
@@ -166,7 +173,7 @@ TEST_P(UpdateTest, SwappedExpertsPermuteTheOutput) {
     Result before = run(changing, call);
     changing.update_expert(1, weights.routed[4], weights.owner);
     changing.update_expert(4, weights.routed[1], weights.owner);
-    router.swap(1, 4, static_cast<std::size_t>(made.spec.routed.hidden));
+    router.swap(1, 4, static_cast<std::size_t>(made.spec.hidden()));
     changing.update_router(router.weights);
     for (std::int32_t& id : before.ids) id = id == 1 ? 4 : id == 4 ? 1 : id;
     expect_same(run(changing, call), before, made.name);
@@ -218,6 +225,25 @@ TEST_P(UpdateTest, WhatIsRefusedChangesNothing) {
   router.weight->cols += 1;
   refused([&] { changing.update_router(router); }, "the spec says");
   refused([&] { changing.update_router({}); }, "the parts that the layer's router has");
+  if (made.spec.latent) {
+    LatentWeights latent = *b.latent;
+    latent.in.rows += 1;
+    refused([&] { changing.update_latent(latent); }, "the spec says");
+    latent = *b.latent;
+    latent.norm = {};
+    refused([&] { changing.update_latent(latent); }, "missing");
+    latent = *b.latent;
+    const format::Encoded wide = as_f32(latent.in);
+    latent.in = wide.matrix;
+    refused([&] { changing.update_latent(latent); }, "bf16 projections are kept as such");
+  } else {
+    try {
+      changing.update_latent({.in = b.routed[0].up, .out = b.routed[0].down});
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.info().code, "no_latent");
+    }
+  }
 }
 
 TEST_P(UpdateTest, AnUpdateThatWasNotPlannedIsRefused) {

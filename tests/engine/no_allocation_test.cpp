@@ -68,11 +68,11 @@ TEST(NoAllocation, TheCounterCounts) {
 }
 
 TEST(NoAllocation, ForwardOfEveryBackend) {
-  LayerSpec spec = small::spec();
+  LayerSpec spec = small::latent_spec();
   spec.routed.lora_rank = spec.shared->experts.lora_rank = 4;
   spec.routed.others = {{1, spec.shared->experts.formats}, {6, spec.shared->experts.formats}};
   const LayerWeights weights = testing::draw_weights(spec, testing::Numbers::noisy, 1);
-  for (const Backend* backend : testing::usable_backends(Features::set<feature::Lora>())) {
+  for (const Backend* backend : testing::usable_backends(Features::set<feature::Lora, feature::Latent>())) {
     const Layer layer(small::plan_for(spec, std::string(backend->name)), weights,
                       {.executor = make_thread_team(2)});
     for (const int tokens : {0, 1, 3, 40}) {
@@ -131,9 +131,9 @@ TEST(NoAllocation, FirstCallsOfALayerFromACache) {
 
 /// Names for messages, and nothing as large as a matrix.
 TEST(NoAllocation, LiveUpdateAllocatesNoWeights) {
-  const LayerSpec spec = small::spec();
+  const LayerSpec spec = small::latent_spec();
   const LayerWeights weights = testing::draw_weights(spec, testing::Numbers::noisy, 1);
-  for (const Backend* backend : testing::usable_backends()) {
+  for (const Backend* backend : testing::usable_backends(Features::set<feature::Latent>())) {
     const Plan plan = choose({.layer = spec,
                               .device = detect(),
                               .by_name = std::string(backend->name),
@@ -143,6 +143,7 @@ TEST(NoAllocation, LiveUpdateAllocatesNoWeights) {
     layer.update_expert(3, weights.routed[5], weights.owner);
     layer.update_shared(weights.shared[0], weights.shared_gate, weights.owner);
     layer.update_router(weights.router);
+    layer.update_latent(*weights.latent);
     EXPECT_LT(largest, std::size_t{256}) << backend->name;
   }
 }

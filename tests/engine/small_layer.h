@@ -46,6 +46,14 @@ inline LayerSpec spec() {
   return layer;
 }
 
+/// The same with latent experts: rows of 160, of which the routed experts see 96.
+inline LayerSpec latent_spec() {
+  LayerSpec layer = spec();
+  layer.latent = LatentSpec{.hidden = 160, .norm_epsilon = 1e-5f};
+  layer.shared->experts.hidden = 160;
+  return layer;
+}
+
 /// A plan for this machine that takes `backend`, or the best where that is empty.
 inline Plan plan_for(const LayerSpec& layer, const std::string& backend = "reference") {
   return choose(
@@ -55,7 +63,7 @@ inline Plan plan_for(const LayerSpec& layer, const std::string& backend = "refer
 /// Buffers for the results of a call.
 struct Outputs {
   Outputs(const LayerSpec& layer, int tokens)
-      : experts_out(static_cast<std::size_t>(tokens * layer.routed.hidden), -99.0f),
+      : experts_out(static_cast<std::size_t>(tokens * layer.hidden()), -99.0f),
         block_out(experts_out.size(), -99.0f),
         topk_ids(static_cast<std::size_t>(tokens * layer.routed.top_k), -99),
         topk_weights(topk_ids.size(), -99.0f) {}

@@ -339,6 +339,30 @@ TEST(Lint, CleanSamplesHaveNoErrorAndNoWarning) {
   }
 }
 
+/// The projections and the norm around latent experts are looked at, in whatever format they are.
+TEST(Lint, LatentProjections) {
+  const std::string block = "language_model.model.layers.1.block_sparse_moe.";
+  const auto found = [&](const auto& edit, std::string_view code, std::string_view matrix) {
+    EditableModel model = EditableModel::of_sample("kimi-k3");
+    edit(model);
+    const LintReport report = lint_of(model);
+    EXPECT_TRUE(std::ranges::any_of(
+        report.findings,
+        [&](const Finding& one) { return one.code == code && one.matrix == matrix && one.layer == 1; }))
+        << code << "\n"
+        << text_of(report);
+  };
+  found([&](auto& m) { m.set(block + "routed_expert_down_proj.weight", 9, std::uint16_t{0x7F80}); },
+        "projection_not_finite", "projection before the experts");
+  found(
+      [&](auto& m) {
+        each_byte(m.tensor(block + "routed_expert_up_proj.weight"), [](unsigned) { return 0u; });
+      },
+      "projection_all_zero", "projection behind the experts");
+  found([&](auto& m) { m.set(block + "routed_expert_norm.weight", 3, std::uint16_t{0x7FC0}); },
+        "vector_not_finite", "norm of the experts' sum");
+}
+
 TEST(Lint, ProgressEndsAtTheTotal) {
   const auto threads = make_thread_team(2);
   std::int64_t last = 0, all = 0;

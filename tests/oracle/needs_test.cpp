@@ -50,6 +50,7 @@ TEST(Needs, EachFeatureByItself) {
       {Features::of<feature::ActOrder>(),
        [](LayerSpec& spec) { spec.routed.formats = integers({.columns = 32, .act_order = true}); }},
       {Features::of<feature::Lora>(), [](LayerSpec& spec) { spec.routed.lora_rank = 8; }},
+      {Features::of<feature::Latent>(), [](LayerSpec& spec) { spec.latent = LatentSpec{.hidden = 512}; }},
   };
   ASSERT_EQ(std::size(cases), Features::kNames.size()) << "a feature without a case here";
   for (const auto& each : cases) {

@@ -40,6 +40,7 @@ class CaseDraw {
     routed.top_k = log_up_to(std::min(32, routed.experts));
     sizes(routed);
     made.call = {.tokens = tokens(routed), .dtype = one_of<DType>({DType::bf16, DType::f16, DType::f32})};
+    latent(made.layer.spec);
     if (made.layout == Layout::flat) {
       map(made.layer);
       shared(made.layer.spec);
@@ -50,7 +51,7 @@ class CaseDraw {
     }
     made.layer.spec.router.experts = routed.experts;
     made.layer.spec.router.top_k = routed.top_k;
-    const bool wide = std::min(routed.hidden, routed.intermediate) >= kExactWidth;
+    const bool wide = std::min({routed.hidden, routed.intermediate, made.layer.spec.hidden()}) >= kExactWidth;
     if (wide && routed.top_k <= kExactTopK && coin()) {
       made.numbers = Numbers::exact;
       make_exact(routed.params);
@@ -172,13 +173,24 @@ class CaseDraw {
     const Rank here = shuffled(routed.experts);
     routed.local_experts = 1 + below(routed.experts - 1);
     layer.expert_map.assign(here.size(), -1);
+    // Of latent experts a flat call then has a part of the sum, and the norm is one of the whole.
+    if (layer.spec.latent) layer.spec.latent->norm_epsilon.reset();
     for (int i = 0; i < routed.local_experts; ++i)
       layer.expert_map[static_cast<std::size_t>(here[static_cast<std::size_t>(i)])] = i;
+  }
+
+  /// A layer that is narrower or wider than its experts' rows.
+  void latent(LayerSpec& spec) {
+    if (!asks_for<feature::Latent>()) return;
+    const int unit = std::lcm(column_unit_of_input(spec.routed), can_.hidden_multiple);
+    spec.latent = LatentSpec{.hidden = size(2.0 * spec.routed.hidden, unit)};
+    if (coin()) spec.latent->norm_epsilon = static_cast<float>(std::exp2(-20 * draw_.uniform()));
   }
 
   void shared(LayerSpec& spec) {
     if (!asks_for<feature::SharedExpert>()) return;
     ExpertsSpec experts = spec.routed;
+    experts.hidden = spec.hidden();
     experts.experts = experts.local_experts = experts.top_k = 1;
     experts.weight_on_input = false;
     fill(experts);
@@ -232,6 +244,9 @@ std::string DrawnCase::str() const {
   if (layer.spec.shared)
     text += fmt::format("; shared {} x{}", storage_text(layer.spec.shared->experts.formats),
                         layer.spec.shared->experts.intermediate);
+  if (layer.spec.latent)
+    text += fmt::format("; latent of {}{}", layer.spec.hidden(),
+                        layer.spec.latent->norm_epsilon ? ", normed" : "");
   if (routed.lora_rank > 0) text += fmt::format("; rank {}", routed.lora_rank);
   const char* const names[] = {"flat", "contiguous", "batched"};
   return text + fmt::format("; {} on {} ranks, {} tokens of {}, {} at once, {} threads, {:.2f} dropped",

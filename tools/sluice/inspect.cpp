@@ -69,11 +69,21 @@ std::string formats_text(const ExpertsSpec& spec) {
   return formats_text(spec.formats) + all.substr(std::min(all.find(';'), all.size()));
 }
 
+/// "hidden 7168 to 3584 before the experts and back, with a norm of their sum (epsilon 1e-05)".
+std::string latent_text(const LayerSpec& spec) {
+  std::string text =
+      fmt::format("hidden {} to {} before the experts and back", spec.hidden(), spec.routed.hidden);
+  if (spec.latent->norm_epsilon)
+    text += fmt::format(", with a norm of their sum (epsilon {:.3g})", *spec.latent->norm_epsilon);
+  return text;
+}
+
 /// A layer without its number, so that equal layers give equal text.
 std::string layer_text(const InspectedLayer& layer) {
   const ExpertsSpec& routed = layer.spec.routed;
   std::string text =
       fmt::format("  experts     {}\n", experts_text(routed)) +
+      (layer.spec.latent ? fmt::format("  latent      {}\n", latent_text(layer.spec)) : std::string()) +
       fmt::format("  router      {}\n", router_text(layer.spec.router)) +
       fmt::format("  activation  {}\n", activation_text(routed)) +
       fmt::format("  formats     {}, {:.2f} bits a weight\n", formats_text(routed), layer.bits_a_weight);

@@ -103,10 +103,17 @@ Json shared_json(const std::optional<SharedSpec>& shared) {
           {"sigmoid_gate", shared->sigmoid_gate}};
 }
 
+Json latent_json(const LayerSpec& spec) {
+  if (!spec.latent) return nullptr;
+  const std::optional<float> epsilon = spec.latent->norm_epsilon;
+  return {{"width", spec.routed.hidden}, {"norm_epsilon", epsilon ? number(*epsilon) : Json(nullptr)}};
+}
+
 Json layer_json(const InspectedLayer& layer) {
   const ExpertsSpec& routed = layer.spec.routed;
   return {{"layer", layer.layer},
-          {"hidden", routed.hidden},
+          {"hidden", layer.spec.hidden()},
+          {"latent", latent_json(layer.spec)},
           {"intermediate", routed.intermediate},
           {"experts", routed.experts},
           {"top_k", routed.top_k},

@@ -37,7 +37,7 @@ struct Outputs {
   Outputs(std::size_t tokens, const LayerSpec& spec)
       : topk_ids(tokens * static_cast<std::size_t>(spec.routed.top_k)),
         topk_weights(topk_ids.size()),
-        experts_out(tokens * static_cast<std::size_t>(spec.routed.hidden)),
+        experts_out(tokens * static_cast<std::size_t>(spec.hidden())),
         block_out(experts_out.size()) {}
 };
 
@@ -115,12 +115,13 @@ Outputs compute(const Layer& layer, const LayerInput& input, const Adapters& ada
   return out;
 }
 
-std::vector<NamedTensor> tensors_of(const Outputs& out, std::int64_t tokens, const ExpertsSpec& spec) {
+std::vector<NamedTensor> tensors_of(const Outputs& out, std::int64_t tokens, const LayerSpec& spec) {
   using testing::tensor_of;
-  return {tensor_of<std::int32_t>("topk_ids", DType::i32, {tokens, spec.top_k}, out.topk_ids),
-          tensor_of<float>("topk_weights", DType::f32, {tokens, spec.top_k}, out.topk_weights),
-          tensor_of<float>("experts_out", DType::f32, {tokens, spec.hidden}, out.experts_out),
-          tensor_of<float>("block_out", DType::f32, {tokens, spec.hidden}, out.block_out)};
+  const std::int64_t top_k = spec.routed.top_k, hidden = spec.hidden();
+  return {tensor_of<std::int32_t>("topk_ids", DType::i32, {tokens, top_k}, out.topk_ids),
+          tensor_of<float>("topk_weights", DType::f32, {tokens, top_k}, out.topk_weights),
+          tensor_of<float>("experts_out", DType::f32, {tokens, hidden}, out.experts_out),
+          tensor_of<float>("block_out", DType::f32, {tokens, hidden}, out.block_out)};
 }
 
 /// An output that would replace a file of the checkpoint is a slip of the hand.
@@ -171,7 +172,7 @@ int execute(const RunOptions& options, Form form) {
   }();
   tell_notes(cache);
 
-  const std::vector<NamedTensor> tensors = tensors_of(out, input.hidden.rows, spec.routed);
+  const std::vector<NamedTensor> tensors = tensors_of(out, input.hidden.rows, spec);
   testing::write_safetensors(options.output, tensors);
   RunResult result{.model = model.info().directory,
                    .layer = number,

@@ -54,6 +54,14 @@ struct SharedBlueprint {
   std::string_view sigmoid_gate = {};              // whole name: "shared_expert_gate.weight"
 };
 
+/// The projections around latent experts.
+struct LatentBlueprint {
+  int width = 0;
+  std::string_view in = {}, out = {};  // modules
+  std::string_view norm = {};          // whole name; empty: no norm
+  float norm_epsilon = 0;
+};
+
 struct LayerBlueprint {
   int layer = 0;
   std::string block = {};  // "model.layers.3.mlp.": everything below belongs to the layer, and must be used
@@ -67,6 +75,7 @@ struct LayerBlueprint {
   ActivationParams params = {};
   bool weight_on_input = false;
   std::optional<SharedBlueprint> shared = {};
+  std::optional<LatentBlueprint> latent = {};
   int vocabulary = 0;                             // rows of the token table
   std::vector<std::string_view> not_needed = {};  // whole names that may be there and have no use
   ReadRouterWeight read_router_weight = nullptr;  // null: `names.router`, as it is

@@ -1,29 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kimi-Linear (48B-A3B) and the text part of Kimi-K3, both kimi_linear. Sigmoid, a bias for selecting,
-// groups, renormalised, scaled. K3's activation is SiTU, in routed and shared experts; its routed experts
-// work on a projection of the hidden state, between a matrix before and a norm and a matrix after them, which
-// a layer here does not have: such a model is refused.
+// groups, renormalised, scaled. K3's activation is SiTU, in routed and shared experts; its routed experts are
+// latent, with a norm of their sum.
 #include <fmt/format.h>
 
 #include <limits>
+#include <optional>
 
 #include "checkpoint/families/common.h"
-#include "core/error.h"
 
 namespace sluice::checkpoint {
 namespace {
 
-void refuse_latent(const Config& config) {
-  require(!config.has("routed_expert_hidden_size"), ErrorKind::unsupported, [&] {
-    return ErrorInfo{
-        .code = "latent_experts",
-        .what = fmt::format("{} is set", config.path_of("routed_expert_hidden_size")),
-        .file = config.file_name(),
-        .why =
-            "the routed experts work on a projection of the hidden state and back (routed_expert_down_proj, "
-            "routed_expert_norm, routed_expert_up_proj), which a layer of this library does not have",
-        .todo = "Nothing in the configuration helps; the model needs a library with latent projections"};
-  });
+constexpr double kLeastEpsilon = 1e-30;  // of a norm: 0 would make NaN of a row of zeros
+
+/// None without routed_expert_hidden_size. A norm that is in the files and not in the configuration is a
+/// tensor that nothing uses, and refused as such.
+std::optional<LatentBlueprint> read_latent(const Config& config) {
+  if (!config.has("routed_expert_hidden_size")) return std::nullopt;
+  LatentBlueprint latent{.width = config.integer("routed_expert_hidden_size", limits::kWidth),
+                         .in = "routed_expert_down_proj",
+                         .out = "routed_expert_up_proj"};
+  if (!config.flag_or("latent_moe_use_norm", false)) return latent;
+  if (!config.has("rms_norm_eps"))
+    config.refuse("config_missing_key", "rms_norm_eps", "the norm behind the experts needs it");
+  latent.norm = "routed_expert_norm.weight";
+  latent.norm_epsilon = static_cast<float>(config.number_or("rms_norm_eps", kLeastEpsilon, 1));
+  return latent;
 }
 
 ActivationParams read_params(const Config& config, Activation activation) {
@@ -63,7 +66,6 @@ Blueprint read(const FamilyInput& whole) {
   const Config& config = input.config;
   Blueprint model = start(input);
   refuse_unknown_limits(config, {});
-  refuse_latent(config);
   if (config.integer_or("moe_layer_freq", limits::kLayers, 1) != 1)
     config.refuse("config_out_of_range", "moe_layer_freq", "only models with 1 have been published");
   const Activation activation =
@@ -82,6 +84,7 @@ Blueprint read(const FamilyInput& whole) {
                                      .gate = "gate_proj",
                                      .up = "up_proj",
                                      .down = "down_proj"};
+  pattern.latent = read_latent(config);
   add_layers(model, pattern, layers_prefix(input.files) + "{}.block_sparse_moe.",
              layers_after_dense(config, model));
   model.notes.push_back(

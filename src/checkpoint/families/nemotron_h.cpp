@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nemotron-3 (nemotron_h: Nano; Super and Ultra without latent projections): ReLU squared, and no gate
-// matrix, in routed and shared experts. Layers are attention, Mamba or experts, by a pattern of letters of
-// which E is experts. DeepSeek-V3's router.
+// Nemotron-3 (nemotron_h: Nano, Super, Ultra): ReLU squared, and no gate matrix, in routed and shared
+// experts. The routed experts of Super and Ultra are latent, without a norm. Layers are attention, Mamba or
+// experts, by a pattern of letters of which E is experts. DeepSeek-V3's router.
 #include <fmt/format.h>
 
 #include "checkpoint/families/common.h"
-#include "core/error.h"
 
 namespace sluice::checkpoint {
 namespace {
@@ -26,22 +25,10 @@ std::vector<int> layers_of(const Config& config, int layers) {
   return sparse;
 }
 
-void refuse_latent(const Config& config) {
-  require(!config.has("moe_latent_size"), ErrorKind::unsupported, [&] {
-    return ErrorInfo{
-        .code = "latent_experts",
-        .what = "the configuration has moe_latent_size",
-        .file = config.file_name(),
-        .why = "its experts work on a projection of the hidden state, which a layer does not have",
-        .todo = "Use a model without latent projections, such as Nemotron-3-Nano"};
-  });
-}
-
 Blueprint read(const FamilyInput& input) {
   const Config& config = input.config;
   Blueprint model = start(input);
   refuse_unknown_limits(config, {});
-  refuse_latent(config);
   LayerBlueprint pattern{
       .names = {.selection_bias = "gate.e_score_correction_bias", .gate = {}},
       .hidden = config.integer("hidden_size", limits::kWidth),
@@ -54,6 +41,10 @@ Blueprint read(const FamilyInput& input) {
   if (const int shared = read_shared_count(config, "n_shared_experts"); shared > 0)
     pattern.shared = {.intermediate = config.integer_or("moe_shared_expert_intermediate_size", limits::kWidth,
                                                         shared * pattern.intermediate)};
+  if (config.has("moe_latent_size"))
+    pattern.latent = LatentBlueprint{.width = config.integer("moe_latent_size", limits::kWidth),
+                                     .in = "fc1_latent_proj",
+                                     .out = "fc2_latent_proj"};
   add_layers(model, pattern, layers_prefix(input.files) + "{}.mixer.", layers_of(config, model.layers));
   return model;
 }

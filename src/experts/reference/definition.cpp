@@ -16,14 +16,17 @@ namespace {
 /// by.
 struct Sum {
   double value = 0, magnitude = 0, spread2 = 0;
+
+  double reach() const { return magnitude + std::sqrt(spread2); }
 };
 
 struct Scratch {
-  double* x;      // [hidden] the expert's input
-  double* row;    // [max(hidden, intermediate)] one row of weights
-  double* mid;    // [intermediate] after the activation
-  double* reach;  // [intermediate] how far mid moves with the roundings of gate and up
-  Sum* low;       // [2, lora_rank] A x of the gate's delta or down's, then of up's
+  double* x;        // [hidden] the expert's input
+  double* x_reach;  // [hidden] what it may be off by, or null
+  double* row;      // [max(hidden, intermediate)] one row of weights
+  double* mid;      // [intermediate] after the activation
+  double* reach;    // [intermediate] how far mid moves with the roundings of gate and up
+  Sum* low;         // [2, lora_rank] A x of the gate's delta or down's, then of up's
 };
 
 double number(const LoraMatrix& matrix, std::int64_t row, std::int64_t column) {
@@ -73,18 +76,19 @@ double activate(const ExpertsSpec& spec, double gate, double up) {
   return Activations::visit(spec.activation, [&]<class A>() { return A::apply(gate, up, spec.params); });
 }
 
-/// How far the activation moves when gate and up move by a part in 4096 of their magnitude, times 4096. A
+/// How far the activation moves when gate and up move by a part in 4096 of their reach, times 4096. A
 /// difference rather than a derivative, because a clamp has none at its limit. What is infinite has not been
 /// rounded and moves nothing.
 double reach_of(const ExpertsSpec& spec, const Sum& gate, const Sum& up) {
   constexpr double kPart = 1.0 / 4096;
   const double mid = activate(spec, gate.value, up.value);
+  const double gate_reach = gate.reach(), up_reach = up.reach();
   const auto moved = [&](double dgate, double dup) {
     if (!std::isfinite(dgate) || !std::isfinite(dup)) return 0.0;
     return std::abs(activate(spec, gate.value + kPart * dgate, up.value + kPart * dup) - mid) / kPart;
   };
-  return std::max(moved(gate.magnitude, 0), moved(-gate.magnitude, 0)) +
-         std::max(moved(0, up.magnitude), moved(0, -up.magnitude));
+  return std::max(moved(gate_reach, 0), moved(-gate_reach, 0)) +
+         std::max(moved(0, up_reach), moved(0, -up_reach));
 }
 
 /// An expert and what a token's adapter adds to it.
@@ -98,13 +102,14 @@ void middle(const ExpertsSpec& spec, const Adapted& adapted, const Scratch& scra
   const ExpertWeights& expert = adapted.weights;
   Sum *low_gate = scratch.low, *low_up = scratch.low + spec.lora_rank;
   if (adapted.delta) {
-    project(adapted.delta->gate, scratch.x, nullptr, low_gate);
-    project(adapted.delta->up, scratch.x, nullptr, low_up);
+    project(adapted.delta->gate, scratch.x, scratch.x_reach, low_gate);
+    project(adapted.delta->up, scratch.x, scratch.x_reach, low_up);
   }
   for (int i = 0; i < spec.intermediate; ++i) {
+    const double* const reach = scratch.x_reach;
     Sum gate =
-        expert.gate ? product(*expert.gate, expert.gate_bias, i, scratch.x, nullptr, scratch.row) : Sum{};
-    Sum up = product(expert.up, expert.up_bias, i, scratch.x, nullptr, scratch.row);
+        expert.gate ? product(*expert.gate, expert.gate_bias, i, scratch.x, reach, scratch.row) : Sum{};
+    Sum up = product(expert.up, expert.up_bias, i, scratch.x, reach, scratch.row);
     if (adapted.delta) {
       add_delta(adapted.delta->gate, i, low_gate, gate);
       add_delta(adapted.delta->up, i, low_up, up);
@@ -121,7 +126,7 @@ void middle(const ExpertsSpec& spec, const Adapted& adapted, const Scratch& scra
 }  // namespace
 
 std::size_t scratch_doubles(const ExpertsSpec& spec) {
-  return static_cast<std::size_t>(spec.hidden) + std::max(spec.hidden, spec.intermediate) +
+  return 2 * static_cast<std::size_t>(spec.hidden) + std::max(spec.hidden, spec.intermediate) +
          2 * static_cast<std::size_t>(spec.intermediate) +
          2 * static_cast<std::size_t>(spec.lora_rank) * sizeof(Sum) / sizeof(double);
 }
@@ -129,11 +134,13 @@ std::size_t scratch_doubles(const ExpertsSpec& spec) {
 void compute(const Experts& experts, const Token& token, double* y, std::span<double> scratch,
              Observed* observed) {
   const ExpertsSpec& spec = experts.spec;
-  double* const row = scratch.data() + spec.hidden;
+  double* const x_reach = scratch.data() + spec.hidden;
+  double* const row = x_reach + spec.hidden;
   double* const mid = row + std::max(spec.hidden, spec.intermediate);
   double* const reach = mid + spec.intermediate;
   // A Sum is three doubles.
   const Scratch parts{.x = scratch.data(),
+                      .x_reach = token.x_reach ? x_reach : nullptr,
                       .row = row,
                       .mid = mid,
                       .reach = reach,
@@ -149,6 +156,8 @@ void compute(const Experts& experts, const Token& token, double* y, std::span<do
     const double on_input = spec.weight_on_input ? token.weights[slot] : 1;
     const double on_output = spec.weight_on_input ? 1 : token.weights[slot];
     for (int k = 0; k < spec.hidden; ++k) parts.x[k] = on_input * token.x[k];
+    if (token.x_reach)
+      for (int k = 0; k < spec.hidden; ++k) x_reach[k] = on_input * token.x_reach[k];
     const LoraExpert* const delta = token.lora ? token.lora->delta(token.lora_token, id) : nullptr;
     const double* const mid_reach = want_magnitude ? parts.reach : nullptr;
     middle(spec, {expert, delta}, parts, observed);

@@ -34,8 +34,9 @@ struct Token {
   const std::int32_t* ids = nullptr;  // [top_k]
   const float* weights = nullptr;     // [top_k]
   int top_k = 0;
-  const LoraCall* lora = nullptr;  // null: no adapter
-  int lora_token = 0;              // which of its tokens this is
+  const LoraCall* lora = nullptr;   // null: no adapter
+  int lora_token = 0;               // which of its tokens this is
+  const double* x_reach = nullptr;  // [hidden] what x may be off by, like Observed::magnitude; null: nothing
 };
 
 /// What a comparison wants to know beside the result.

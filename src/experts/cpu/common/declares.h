@@ -18,7 +18,7 @@ inline constexpr FeatureSet kFeatures =
     Features::set<feature::GateUpBias, feature::DownBias, feature::Limit, feature::Slope, feature::Shift,
                   feature::Saturation, feature::ExpertMap, feature::WeightOnInput, feature::SharedExpert,
                   feature::MixedFormats, feature::MixedExperts, feature::ZeroPoints, feature::ActOrder,
-                  feature::Lora>();
+                  feature::Lora, feature::Latent>();
 
 inline constexpr NameSet<struct CallModeTag> kCalls =
     CallModes::set<call::Contiguous, call::Batched, call::BatchInvariant, call::Update>();
