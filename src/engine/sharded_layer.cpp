@@ -30,6 +30,30 @@ void check(const ShardOptions& options, int shards) {
           });
 }
 
+/// What the parts cannot see. Of results of another width than the experts' nothing would be summed right.
+void check(const LayerCall& call, const LayerSpec& spec, std::size_t workspace_bytes) {
+  require(call.adapters.empty(), ErrorKind::unsupported, [] {
+    return ErrorInfo{.code = "sharded_adapters",
+                     .what = "a sharded layer takes no adapters",
+                     .why = "an adapter would have to be cut for every shard at every call",
+                     .todo = "Use a Layer, or slices of the adapter with a Layer a shard (sluice/slice.h)"};
+  });
+  require(call.hidden.width == spec.routed.hidden, ErrorKind::invalid_argument, [&] {
+    return ErrorInfo{.code = "bad_hidden",
+                     .what = "hidden: rows of " + std::to_string(call.hidden.width) + " numbers",
+                     .why = "the experts' are " + std::to_string(spec.routed.hidden) + " wide",
+                     .todo = "Give rows of that width; other rows than the experts' are not sharded"};
+  });
+  require(call.workspace.size() >= workspace_bytes, ErrorKind::invalid_argument, [&] {
+    return ErrorInfo{.code = "workspace_too_small",
+                     .what = "the workspace is too small for the call",
+                     .why = std::to_string(call.workspace.size()) + " bytes given, " +
+                            std::to_string(workspace_bytes) +
+                            " needed; a sharded layer does not split its calls",
+                     .todo = "Give workspace_bytes(tokens)"};
+  });
+}
+
 std::int64_t bytes_of(const std::vector<std::int64_t>& by_node, int node) {
   return static_cast<std::size_t>(node) < by_node.size() ? by_node[static_cast<std::size_t>(node)] : 0;
 }
@@ -109,10 +133,14 @@ std::size_t ShardedLayer::State::lay_out(int tokens, int part, std::size_t start
 }
 
 void ShardedLayer::State::run_part(const LayerCall& call, int part, const PartPlaces& places) const {
-  LayerCall its = call;
+  // Not a copy: what a shard gives is no result of the layer but where it is summed below.
+  LayerCall its{.hidden = call.hidden,
+                .routing = call.routing,
+                .router_logits = call.router_logits,
+                .token_ids = call.token_ids};
   if (call.experts_out) its.experts_out = sluice::place<float>(call.workspace, places.experts_out);
   if (call.block_out) its.block_out = sluice::place<float>(call.workspace, places.block_out);
-  if (part != 0) its.topk_ids = nullptr, its.topk_weights = nullptr;
+  if (part == 0) its.topk_ids = call.topk_ids, its.topk_weights = call.topk_weights;
   its.workspace = {sluice::place<std::byte>(call.workspace, places.workspace), places.workspace_bytes};
   parts[static_cast<std::size_t>(part)]->run(its);
 }
@@ -163,21 +191,8 @@ std::size_t ShardedLayer::workspace_bytes(int tokens) const {
 }
 
 void ShardedLayer::run(const LayerCall& call) const {
-  require(call.adapters.empty(), ErrorKind::unsupported, [] {
-    return ErrorInfo{.code = "sharded_adapters",
-                     .what = "a sharded layer takes no adapters",
-                     .why = "an adapter would have to be cut for every shard at every call",
-                     .todo = "Use a Layer, or slices of the adapter with a Layer a shard (sluice/slice.h)"};
-  });
   const int tokens = std::max(call.hidden.rows, 0);
-  const std::size_t wanted = workspace_bytes(tokens);
-  require(call.workspace.size() >= wanted, ErrorKind::invalid_argument, [&] {
-    return ErrorInfo{.code = "workspace_too_small",
-                     .what = "the workspace is too small for the call",
-                     .why = std::to_string(call.workspace.size()) + " bytes given, " +
-                            std::to_string(wanted) + " needed; a sharded layer does not split its calls",
-                     .todo = "Give workspace_bytes(tokens)"};
-  });
+  check(call, state_->spec, workspace_bytes(tokens));
   State& state = *state_;
   const auto places_of = [&](int part) {
     PartPlaces places;

@@ -164,6 +164,9 @@ TEST(ShardedLayer, WhatCannotBeIsRefused) {
   call.adapters = {&adapter, 1};
   small::expect_error("sharded_adapters", [&] { layer.run(call); });
   call.adapters = {};
+  call.hidden.width -= 1;
+  small::expect_error("bad_hidden", [&] { layer.run(call); });
+  call.hidden.width += 1;
   call.hidden.row_stride = 1;  // refused by the parts, on the leaders' threads
   EXPECT_THROW(layer.run(call), Error);
   EXPECT_NO_THROW(layer.run(small::call_of(subject.call, out, workspace))) << "after an error";
