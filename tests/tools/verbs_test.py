@@ -354,7 +354,8 @@ class Run(unittest.TestCase):
 class Sample(unittest.TestCase):
     FAMILIES = ("gpt-oss", "gpt-oss-bf16", "deepseek-v4", "deepseek-v4-nvfp4", "deepseek-v4-base", "mixtral",
                 "qwen3-moe", "qwen3-moe-fp8", "qwen3-moe-nvfp4", "qwen3-moe-mxfp4", "qwen3.5-moe", "granite-moe",
-                "llama-4", "gemma-4", "mixtral-gptq", "mixtral-awq", "qwen3-moe-ignored", "qwen3-moe-int3")
+                "llama-4", "gemma-4", "mixtral-gptq", "mixtral-awq", "qwen3-moe-ignored", "qwen3-moe-int3",
+                "nemotron-3-super", "kimi-k3")
     REFERENCE = ("mixtral-gptq", "mixtral-awq", "qwen3-moe-int3")  # the reference runs these on any machine
 
     def test_each_family_is_written_read_explained_and_checked(self):
@@ -397,6 +398,26 @@ class Sample(unittest.TestCase):
             report = cli.document("inspect", path, "--lint", code=cli.REFUSED)
             found = [one for one in report["findings"] if one["severity"] == "error"]
             self.assertEqual([(one["layer"], one["matrix"], one["experts"]) for one in found], [(2, "down", [0])], found)
+
+    def test_latent_experts_say_both_widths_and_run(self):
+        for family, epsilon in (("nemotron-3-super", None), ("kimi-k3", 1e-5)):
+            with self.subTest(family=family), tempfile.TemporaryDirectory() as folder:
+                path = pathlib.Path(folder, "sample")
+                cli.document("sample", family, path)
+                layer = cli.document("inspect", path)["layers"][0]
+                self.assertEqual((layer["hidden"], layer["latent"]["width"]), (128, 64))
+                if epsilon is None:
+                    self.assertIsNone(layer["latent"]["norm_epsilon"])
+                else:
+                    self.assertAlmostEqual(layer["latent"]["norm_epsilon"], epsilon)
+                self.assertIn("hidden 128 to 64", cli.run("inspect", path).stdout)
+                rows, output = pathlib.Path(folder, "in.safetensors"), pathlib.Path(folder, "out.safetensors")
+                draw = random.Random(1)
+                cli.write_safetensors(rows, {"hidden": ("F32", [3, 128], struct.pack(
+                    "<384f", *(draw.gauss(0, 1) for _ in range(384))))})
+                cli.document("run", path, "--layer", layer["layer"], "--input", rows, "--output", output)
+                for name in ("experts_out", "block_out"):
+                    self.assertEqual(cli.read_safetensors(output)[name][1], [3, 128])
 
     def test_the_seed_decides_every_byte(self):
         def written(folder, name, seed):
