@@ -65,9 +65,7 @@ struct Made {
   const Backend& backend;
 
   Made(const Backend& by, const ExpertsSpec& of)
-      : weights(testing::synthetic_weights(layer_of(of), 1, *executor)),
-        spec(of),
-        backend(by) {
+      : weights(testing::synthetic_weights(layer_of(of), 1, *executor)), spec(of), backend(by) {
     packed = backend.pack(input());
   }
   PackInput input() { return {spec, weights.routed, weights.owner, *executor, {}}; }
