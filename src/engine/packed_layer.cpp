@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <new>
 #include <utility>
 
@@ -94,6 +95,7 @@ struct PackingJob {
   std::vector<ExpertWeights> experts;
   bool shared = false;
   CachePlace place = {};
+  std::function<void(std::int32_t)> release = {};
   std::unique_ptr<PackedExperts> packed = {};
 };
 
@@ -159,14 +161,18 @@ void PackedLayer::pack(const LayerWeights& weights, const LayerOptions& options)
     all += backend.packed_bytes(packing.group.spec);
     if (!std::exchange(checked, true)) weights.check();
   }
+  for (PackingJob& packing : packings) {  // what was only looked at, all scales for one, waits for its turn
+    packing.release = page_releaser(packing.experts, weights.files);
+    if (!packing.release) continue;
+    for (std::size_t e = 0; e < packing.experts.size(); ++e) packing.release(static_cast<std::int32_t>(e));
+  }
   check_memory(all + (weights.latent ? Latent::bytes_of(*weights.latent) : 0), backend);
   std::int64_t before = 0;
   for (PackingJob& packing : packings) {
     if (packing.packed) continue;
     const std::int64_t share = backend.packed_bytes(packing.group.spec);
     packing.packed = pack_one(backend, {packing.group.spec, packing.experts, weights.owner, *executor_,
-                                        part_of(options.progress, before, share, all),
-                                        page_releaser(packing.experts, weights.files)});
+                                        part_of(options.progress, before, share, all), packing.release});
     before += share;
     to_cache(*packing.packed, packing.place);
   }
