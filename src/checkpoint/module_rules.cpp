@@ -45,7 +45,6 @@ std::string expression_of(const std::string& glob) {
 
 /// transformers reads a star or a dot at the end as "and what is below", which a name means anyway.
 std::string_view without_tail(std::string_view rule) {
-  if (rule.ends_with(".*")) return rule.substr(0, rule.size() - 2);
   rule = rule.substr(0, rule.find_last_not_of('*') + 1);
   return rule.substr(0, rule.find_last_not_of('.') + 1);
 }

@@ -9,6 +9,7 @@
 #include "checkpoint/module_rules.h"
 #include "checkpoint/pattern.h"
 #include "corruption.h"
+#include "edited.h"
 #include "sluice/checkpoint.h"
 #include "sluice/error.h"
 
@@ -20,25 +21,9 @@ using testing::EditableModel;
 constexpr float kNone = std::numeric_limits<float>::infinity();
 
 /// A fixture after an edit, opened.
-class Edited {
- public:
+struct Edited : testing::Edited {
   template <class Edit>
-  Edited(const char* fixture, Edit edit) {
-    EditableModel model = EditableModel::of(fixture);
-    edit(model);
-    model.write(directory_.path());
-    model_ = Checkpoint::open(directory_.path().string());
-  }
-  const Checkpoint* operator->() const { return &model_; }
-  bool notes(std::string_view part) const {
-    const auto& all = model_.info().notes;
-    return std::any_of(all.begin(), all.end(),
-                       [&](const std::string& one) { return one.find(part) != one.npos; });
-  }
-
- private:
-  testing::TemporaryDirectory directory_;
-  Checkpoint model_;
+  Edited(const char* fixture, Edit edit) : testing::Edited(EditableModel::of(fixture), edit) {}
 };
 
 Edited with_limit(const char* fixture, const char* written, const char* limit) {

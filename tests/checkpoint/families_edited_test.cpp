@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "editable_model.h"
+#include "edited.h"
 #include "format/geometry.h"
 #include "sluice/checkpoint.h"
 #include "sluice/error.h"
@@ -43,24 +44,8 @@ void add(EditableModel& model, const std::string& beside, const std::string& tex
 using Edit = std::function<void(EditableModel&)>;
 
 /// A sample after an edit, opened.
-class Edited {
- public:
-  Edited(const char* family, const Edit& edit) {
-    EditableModel model = EditableModel::of_sample(family);
-    edit(model);
-    model.write(directory_.path());
-    model_ = Checkpoint::open(directory_.path().string());
-  }
-  const Checkpoint* operator->() const { return &model_; }
-  bool notes(std::string_view part) const {
-    const auto& all = model_.info().notes;
-    return std::any_of(all.begin(), all.end(),
-                       [&](const std::string& one) { return one.find(part) != one.npos; });
-  }
-
- private:
-  testing::TemporaryDirectory directory_;
-  Checkpoint model_;
+struct Edited : testing::Edited {
+  Edited(const char* family, const Edit& edit) : testing::Edited(EditableModel::of_sample(family), edit) {}
 };
 
 struct Refused {

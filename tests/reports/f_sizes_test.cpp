@@ -132,13 +132,13 @@ void expect_super_blocks_whole() {
   Expert expert;
   for (int j = 0; j < 768; ++j) expert.up.push_back({j, 0, 1});
   Toy toy = make(spec_of(kBf16, kRelu2, {}, {.hidden = 32, .intermediate = 768}), {expert});
-  // Blocks of 256: d of 1 and dmin of 0 (binary16), eight scales of 1 and minimums of 0 (6 bits each), codes
-  // of 1.
+  // Blocks of 256: d of 2 and dmin of 3 (binary16), eight scales and minimums of 1 (6 bits each), codes of 2,
+  // so that a weight is 2 * 2 - 3, and none is zero.
   const auto ones = shared(encode(kQ4K, std::vector<float>(32 * 768).data(), 32, 768));
-  constexpr unsigned char kHead[] = {0, 0x3C, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1};
+  constexpr unsigned char kHead[] = {0, 0x40, 0, 0x42, 1, 1, 1, 1, 1, 1, 1, 1, 0x11, 0x11, 0x11, 0x11};
   for (std::size_t at = 0; at < ones->codes.size(); at += 144) {
     std::memcpy(ones->codes.data() + at, kHead, sizeof kHead);
-    std::memset(ones->codes.data() + at + sizeof kHead, 0x11, 128);
+    std::memset(ones->codes.data() + at + sizeof kHead, 0x22, 128);
   }
   float row[768];
   decode_row(ones->matrix, 31, row);
