@@ -10,6 +10,8 @@
 namespace sluice::cpu {
 
 std::size_t workspace_bytes(const PackedExperts& packed, int tokens, int workers);
+/// The same for tables with kernels for bf16.
+std::size_t bf16_workspace_bytes(const PackedExperts& packed, int tokens, int workers);
 void forward(const KernelTable& table, const PackedExperts& packed, const Forward& call);
 
 }  // namespace sluice::cpu

@@ -72,9 +72,27 @@ void take_staged(const ExpertLayout& layout, std::size_t count, Carver& carver, 
   read_in_place(layout.gate, work.input, work.input_stride, work.gate);
 }
 
+void take_bf16(std::size_t count, int columns, Carver& carver, Staged& staged) {
+  staged.bf16_stride = row_floats(columns) / 2;
+  staged.bf16 = carver.take<std::int32_t>(count * staged.bf16_stride);
+  staged.is_bf16 = carver.take<bool>(count);
+}
+
+/// Of gate and up: what down reads is not rounded to bf16.
+void take_bf16(const ExpertLayout& layout, std::size_t count, Carver& carver, Workspace& work) {
+  const int gate = layout.gate.bf16_columns(), up = layout.up.bf16_columns();
+  const bool shared = layout.shares_input();
+  take_bf16(count, shared ? std::max(gate, up) : up, carver, work.up);
+  if (shared) {
+    work.gate = work.up;
+  } else {
+    take_bf16(count, gate, carver, work.gate);
+  }
+}
+
 }  // namespace
 
-Workspace make_workspace(const Packed& packed, std::int64_t slots, int workers, std::byte* memory) {
+Workspace make_workspace(const Packed& packed, const WorkspaceFor& wanted, std::byte* memory) {
   const ExpertLayout& layout = packed.layout;
   Workspace work;
   work.input_stride = row_floats(std::max(layout.gate.padded_columns(), layout.up.padded_columns()));
@@ -83,7 +101,7 @@ Workspace make_workspace(const Packed& packed, std::int64_t slots, int workers, 
   work.scratch_stride = std::size_t{2} * kTokenChunk * layout.unit_rows();
 
   Carver carver(memory);
-  const auto count = static_cast<std::size_t>(slots);
+  const auto count = static_cast<std::size_t>(wanted.slots);
   work.offsets = carver.take<std::int32_t>(packed.spec.local_experts + 1);
   work.slots = carver.take<std::int32_t>(count);
   work.positions = carver.take<std::int32_t>(count);
@@ -92,12 +110,13 @@ Workspace make_workspace(const Packed& packed, std::int64_t slots, int workers, 
   work.mid = carver.take<float>(count * work.mid_stride);
   work.out = carver.take<float>(count * work.out_stride);
   take_staged(layout, count, carver, work);
+  if (wanted.bf16) take_bf16(layout, count, carver, work);
   if (packed.spec.lora_rank > 0) {
     work.low_stride = row_floats(packed.spec.lora_rank);
     work.deltas = carver.take<const LoraExpert*>(count);
     work.low = carver.take<float>(count * 2 * work.low_stride);
   }
-  work.scratch = carver.take<float>(workers * work.scratch_stride);
+  work.scratch = carver.take<float>(wanted.workers * work.scratch_stride);
   work.bytes = carver.used();
   return work;
 }
