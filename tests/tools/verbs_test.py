@@ -169,7 +169,7 @@ class Explain(unittest.TestCase):
 
     def test_cpu_takes_the_widest_instructions_present(self):
         flags = pathlib.Path("/proc/cpuinfo").read_text() if os.path.exists("/proc/cpuinfo") else ""
-        levels = {" avx512_bf16": "cpu.avx512_bf16", " avx512bw": "cpu.avx512", " avx2": "cpu.avx2"}
+        levels = {" amx_bf16": "cpu.amx", " avx512bw": "cpu.avx512", " avx2": "cpu.avx2"}
         widest = next((backend for flag, backend in levels.items() if flag in flags), None)
         if widest is None:
             self.skipTest("this processor has neither AVX-512 nor AVX2")

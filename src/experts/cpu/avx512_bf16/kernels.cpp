@@ -3,110 +3,20 @@
 // bytes (VBMI). Compiled with flags of its own; see kernel.h for what must therefore not appear here.
 #include <immintrin.h>
 
-#include <cstdint>
-
 #include "experts/cpu/avx512_bf16/table.h"
 #include "experts/cpu/common/multiply.h"
 #include "experts/cpu/common/multiply_bf16.h"
-#include "experts/cpu/common/vector_avx512.h"
+#include "experts/cpu/common/vector_pairs.h"
 
 namespace sluice::cpu {
 namespace {
 
 static_assert(Vector::kLanes == kAvx512Bf16Lanes);
 
-/// bf16 of the values of e2m1, twice: a look-up reads five bits of a word, and the fifth is another column's.
-alignas(64) constexpr std::uint16_t kE2m1[32] = {
-    0x0000, 0x3F00, 0x3F80, 0x3FC0, 0x4000, 0x4040, 0x4080, 0x40C0, 0x8000, 0xBF00, 0xBF80,
-    0xBFC0, 0xC000, 0xC040, 0xC080, 0xC0C0, 0x0000, 0x3F00, 0x3F80, 0x3FC0, 0x4000, 0x4040,
-    0x4080, 0x40C0, 0x8000, 0xBF00, 0xBF80, 0xBFC0, 0xC000, 0xC040, 0xC080, 0xC0C0};
-
-/// A small integer as bf16.
-constexpr std::uint16_t bf16_of(int value) {
-  if (value == 0) return 0;
-  const unsigned magnitude = static_cast<unsigned>(value < 0 ? -value : value);
-  int top = 0;
-  while (magnitude >> (top + 1) != 0) ++top;
-  return static_cast<std::uint16_t>((value < 0 ? 0x8000 : 0) | (127 + top) << 7 |
-                                    ((magnitude << (7 - top)) & 0x7F));
-}
-
-struct IntegerTables {
-  alignas(64) std::uint16_t less_8[32];  // 0 to 15, twice
-  alignas(64) std::uint16_t five_bits[32];
-};
-constexpr IntegerTables make_integer_tables() {
-  IntegerTables tables{};
-  for (int i = 0; i < 32; ++i) {
-    tables.less_8[i] = bf16_of(i % 16 - 8);
-    tables.five_bits[i] = bf16_of(i < 16 ? i : i - 32);
-  }
-  return tables;
-}
-constexpr IntegerTables kIntegers = make_integer_tables();
-
-/// Bytes of the bf16 of every magnitude of e4m3, and where four columns of sixteen rows go so that two
-/// interleavings of bytes make pairs of columns.
-struct E4m3Tables {
-  alignas(64) std::uint8_t high[128];
-  alignas(64) std::uint8_t low[128];
-  alignas(64) std::uint8_t order[64];
-};
-constexpr E4m3Tables make_e4m3_tables() {
-  E4m3Tables tables{};
-  for (int code = 0; code < 128; ++code) {
-    const int exponent = code >> 3, fraction = code & 7;
-    // In units of 2^-9 a subnormal is its fraction; the exponent of bf16 is the integer's less 9.
-    const int bits = exponent == 0 ? (fraction == 0 ? 0 : bf16_of(fraction) - (9 << 7))
-                                   : (exponent + 120) << 7 | fraction << 4;
-    tables.high[code] = static_cast<std::uint8_t>(bits >> 8);
-    tables.low[code] = static_cast<std::uint8_t>(bits & 0xFF);
-  }
-  for (int i = 0; i < 64; ++i) {
-    const int row = i / 16 * 4 + i % 8 / 2, column = i % 16 / 8 * 2 + i % 2;
-    tables.order[i] = static_cast<std::uint8_t>(16 * column + row);
-  }
-  return tables;
-}
-constexpr E4m3Tables kE4m3 = make_e4m3_tables();
-
-struct Bf16Vector : Vector {
+struct Bf16Vector : PairVector {
   static Reg dot(Reg sum, Dwords w, Dwords x) {
     return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(w), reinterpret_cast<__m512bh>(x));
   }
-  static void store_dwords(std::int32_t* at, Dwords v) { _mm512_store_si512(at, v); }
-  template <int kBits>
-  static Dwords shift_words_right(Dwords v) {
-    if constexpr (kBits == 0) return v;
-    return _mm512_srli_epi16(v, kBits);
-  }
-  /// Of the low four bits of every word.
-  static Dwords e2m1_pairs(Dwords words) { return _mm512_permutexvar_epi16(words, _mm512_load_si512(kE2m1)); }
-  static Dwords int4_pairs(Dwords words) {
-    return _mm512_permutexvar_epi16(words, _mm512_load_si512(kIntegers.less_8));
-  }
-  /// Of the low five bits, which have a sign.
-  static Dwords int5_pairs(Dwords words) {
-    return _mm512_permutexvar_epi16(words, _mm512_load_si512(kIntegers.five_bits));
-  }
-  /// Four columns, a byte a row. NaN codes are 480 here and NaN by the row's factor.
-  static void e4m3_pairs(const std::byte* at, Dwords& first, Dwords& second) {
-    const Dwords codes = _mm512_permutexvar_epi8(_mm512_load_si512(kE4m3.order), load_dwords(at));
-    const Dwords high =
-        _mm512_permutex2var_epi8(_mm512_load_si512(kE4m3.high), codes, _mm512_load_si512(kE4m3.high + 64));
-    const Dwords low =
-        _mm512_permutex2var_epi8(_mm512_load_si512(kE4m3.low), codes, _mm512_load_si512(kE4m3.low + 64));
-    constexpr int kOrAnd = 0xF8;  // a | (b & c)
-    const Dwords with_sign = _mm512_ternarylogic_epi32(high, codes, _mm512_set1_epi8(-128), kOrAnd);
-    first = _mm512_unpacklo_epi8(low, with_sign);
-    second = _mm512_unpackhi_epi8(low, with_sign);
-  }
-
-  // ---- integers (multiply_digits.h)
-
-  /// Unsigned bytes of `codes` times signed ones of `x`, four neighbours added.
-  static Dwords dot_bytes(Dwords sum, Dwords codes, Dwords x) { return _mm512_dpbusd_epi32(sum, codes, x); }
-  static Dwords dot_words(Dwords sum, Dwords codes, Dwords x) { return _mm512_dpwssd_epi32(sum, codes, x); }
 };
 
 constexpr KernelTable kTable = with_bf16<Bf16Vector>(make_table<Bf16Vector, Fp4>());

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inputs as pairs of bf16, for instructions that add two products of bf16 to a float32
-// (docs/decisions/022-avx512-bf16.md).
+// Inputs as pairs of bf16, for instructions that add products of bf16 to a float32
+// (docs/decisions/022-avx512-bf16.md, 023-amx.md).
 //
-// Only rows that are bf16 already are written so, bit for bit: nothing is rounded here. A dword holds two
-// columns, those of which a decoder finds the weights in one dword.
+// Nothing is rounded here: a row is written as one, two or three rows of bf16 whose sum it is. A dword holds
+// two columns, those of which a decoder finds the weights in one dword.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace sluice::cpu {
@@ -16,9 +17,19 @@ enum class PairOrder : std::uint8_t {
   halves,  // of eight columns from 8 (i / 4) on, i % 4 and i % 4 + 4: a shift of a line of eight 4-bit codes
 };
 
-/// Writes `columns` values, a multiple of 8. False, with nothing written that may be used, when one is not a
-/// bf16, or is so small that its products may leave the normal numbers, where these instructions round to
-/// zero. Depends on the row alone.
-[[nodiscard]] bool to_bf16_pairs(const float* row, int columns, PairOrder order, std::int32_t* out);
+/// Where terms go: the first is at `at`, each `stride` pairs after the one before, and zero from the end of
+/// the row to that.
+struct TermsOut {
+  std::int32_t* at;
+  std::size_t stride;
+  int most;  // terms, 1 or 3
+};
+
+/// Writes `columns` values, a multiple of 8, as terms of bf16, the largest first, and returns how many those
+/// are: 1 for a row of bf16, at most 2 for one of binary16, 3 for any float32. 0, with nothing written that
+/// may be used, where that is more than `most`, or a value is so small that products may leave the normal
+/// numbers, where these instructions round to zero, or no number (one term may hold such). Depends on the row
+/// alone.
+[[nodiscard]] int to_bf16_terms(const float* row, int columns, PairOrder order, const TermsOut& out);
 
 }  // namespace sluice::cpu

@@ -101,8 +101,8 @@ void gather(const Call& call, const Stream& stream, int position, const float* r
   for (int i = 0; i < stream.padded_columns(); ++i) out[i] = order[i] < 0 ? 0.0f : row[order[i]];
 }
 
-// A row is read as pairs of bf16 where it is bf16 and the stream's kernels know them, else as digits where it
-// and the stream have such, else as float32.
+// A row is read as terms of bf16 where it is as few as the stream's kernels know, else as digits where it and
+// the stream have such, else as float32.
 
 const IntegerKernels::OfPart& integer_kernels(const Call& call, const Stream& stream) {
   const IntegerKernels& kernels = call.table.*stream.format.integers;
@@ -118,7 +118,7 @@ Multiply bf16_kernel(const Call& call, const Stream& stream) {
 }
 
 bool reads_bf16(const Call& call, const Stream& stream, const Staged& from, int position) {
-  return from.bf16 != nullptr && from.is_bf16[position] && bf16_kernel(call, stream) != nullptr;
+  return from.bf16 != nullptr && from.terms[position] != 0 && bf16_kernel(call, stream) != nullptr;
 }
 
 /// Columns of a row that are needed as digits for this stream.
@@ -142,9 +142,9 @@ void stage_bf16(const Call& call, const Readers& readers, const Staged& to, int 
   for (const Stream* stream : {readers.stream, readers.gate})
     if (stream != nullptr && bf16_kernel(call, *stream) != nullptr)
       columns = std::max(columns, stream->bf16_columns());
-  to.is_bf16[position] =
-      columns != 0 && to_bf16_pairs(to.row(position), columns, readers.stream->bf16_order(),
-                                    to.bf16 + position * to.bf16_stride);
+  const TermsOut out{to.bf16 + position * to.bf16_stride, to.bf16_term, call.table.bf16_pairs.terms};
+  to.terms[position] = static_cast<std::int8_t>(
+      columns == 0 ? 0 : to_bf16_terms(to.row(position), columns, readers.stream->bf16_order(), out));
 }
 
 /// What a stream reads of `row`, in the form that its expert's kernel reads. The row is zero from its end to
@@ -229,16 +229,21 @@ struct Sums {
   std::size_t stride;
 };
 
-enum class Form { floats, digits, bf16 };
+struct Form {
+  enum { floats, digits, bf16 } kind;
+  int terms = 0;  // of bf16
+
+  friend bool operator==(const Form&, const Form&) = default;
+};
 
 Form form_of(const Call& call, const Stream& stream, const Staged& from, int position) {
-  if (reads_bf16(call, stream, from, position)) return Form::bf16;
-  return stream.digit_columns() != 0 && from.fixed[position] ? Form::digits : Form::floats;
+  if (reads_bf16(call, stream, from, position)) return {Form::bf16, from.terms[position]};
+  return {stream.digit_columns() != 0 && from.fixed[position] ? Form::digits : Form::floats};
 }
 
 /// Of digits `one` or `several`.
 Multiply kernel_for(const Call& call, const Stream& stream, const Tokens& tokens) {
-  const Form form = form_of(call, stream, tokens.from, tokens.first);
+  const auto form = form_of(call, stream, tokens.from, tokens.first).kind;
   if (form == Form::bf16) return bf16_kernel(call, stream);
   const auto of_digits = [&](const DigitKernels& digits) {
     return tokens.of_expert == 1 ? digits.one : digits.several;
@@ -274,6 +279,8 @@ void multiply_alike(const Call& call, const Stream& stream, const std::byte* exp
           .digits_stride = from.digits_stride,
           .bf16 = from.bf16 == nullptr ? nullptr : from.bf16 + tokens.first * from.bf16_stride,
           .bf16_stride = from.bf16_stride,
+          .bf16_term = from.bf16_term,
+          .bf16_terms = from.bf16 == nullptr ? 0 : from.terms[tokens.first],
           .tokens = tokens.count,
           .out = {together ? sums.gate : sums.out, together ? sums.out : sums.out + lanes},
           .out_stride = sums.stride,
@@ -412,12 +419,17 @@ void combine(const Call& call, int token, int first, int last) {
 
 std::size_t workspace_bytes(const PackedExperts& packed, int tokens, int workers) {
   const std::int64_t slots = std::int64_t{tokens} * packed.spec.top_k;
-  return make_workspace(static_cast<const Packed&>(packed), {slots, workers, false}, nullptr).bytes;
+  return make_workspace(static_cast<const Packed&>(packed), {slots, workers, 0}, nullptr).bytes;
 }
 
 std::size_t bf16_workspace_bytes(const PackedExperts& packed, int tokens, int workers) {
   const std::int64_t slots = std::int64_t{tokens} * packed.spec.top_k;
-  return make_workspace(static_cast<const Packed&>(packed), {slots, workers, true}, nullptr).bytes;
+  return make_workspace(static_cast<const Packed&>(packed), {slots, workers, 1}, nullptr).bytes;
+}
+
+std::size_t bf16_terms_workspace_bytes(const PackedExperts& packed, int tokens, int workers) {
+  const std::int64_t slots = std::int64_t{tokens} * packed.spec.top_k;
+  return make_workspace(static_cast<const Packed&>(packed), {slots, workers, 3}, nullptr).bytes;
 }
 
 void forward(const KernelTable& table, const PackedExperts& experts, const Forward& f) {
@@ -431,7 +443,7 @@ void forward(const KernelTable& table, const PackedExperts& experts, const Forwa
             .work = make_workspace(packed,
                                    {.slots = std::int64_t{tokens} * f.routing.top_k,
                                     .workers = f.executor->workers(),
-                                    .bf16 = table.bf16_pairs.bf16 != nullptr},
+                                    .terms = table.bf16_pairs.terms},
                                    f.workspace.data()),
             .activate = activate(packed.spec.activation)};
   group_slots(call);
@@ -439,7 +451,7 @@ void forward(const KernelTable& table, const PackedExperts& experts, const Forwa
   parallel_for(*f.executor, call.work.offsets[packed.spec.local_experts],
                [&](int p, int) { stage(call, p); });
   for_units(call, {layout.first_units(), layout.first_unit_bytes()}, first_product);
-  if (layout.down.digit_columns() != 0 || layout.down.gathers())
+  if (layout.down.digit_columns() != 0 || layout.down.gathers() || call.work.down.bf16 != nullptr)
     parallel_for(*f.executor, call.work.offsets[packed.spec.local_experts],
                  [&](int p, int) { stage_mid(call, p); });
   if (f.lora != nullptr && call.work.deltas != nullptr)

@@ -36,6 +36,8 @@ struct Multiplication {
   std::size_t digits_stride;  // in bytes
   const std::int32_t* bf16;   // the same inputs as pairs of bf16 (bf16_pairs.h), for kernels that read those
   std::size_t bf16_stride;    // in pairs
+  std::size_t bf16_term;      // from one term of a row to the next, in pairs
+  int bf16_terms;             // of every row
   int tokens;
   float* out[2];           // of blocks 0 and 1 of the first pair, [tokens, out_stride], `lanes` rows each
   std::size_t out_stride;  // in floats
@@ -61,10 +63,12 @@ struct IntegerKernels {
   OfPart minimums{};  // wholes with a minimum; of 4 and 5 bits
 };
 
-/// Kernels that read pairs of bf16, by layout; null where an instruction set has none.
+/// Kernels that read pairs of bf16, by layout; null where an instruction set has none. They read rows that
+/// are sums of up to `terms` rows of bf16; 0 where there are none.
 struct Bf16Kernels {
   Multiply bf16 = nullptr, mxfp4 = nullptr, nvfp4 = nullptr, mxfp8 = nullptr, fp8_block128 = nullptr,
            fp8_rows = nullptr;
+  int terms = 0;
 };
 
 /// One entry a layout of layout.h. A layout with digit kernels has `multiply` for rows that to_digits

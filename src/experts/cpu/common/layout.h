@@ -11,9 +11,9 @@
 //
 // `factors` are one float32 a row, multiplied at the end: the coarse scale of formats that have one, and NaN
 // for a row that contains a NaN code or scale, whose every product is NaN whatever the input (so that no
-// decoder has to look for NaN). `mark` is an int32, not 0 where a code of the pair is a subnormal bf16, which
-// instructions for bf16 take for 0. Rows are padded with zero codes, columns with zero codes up to a whole
-// group.
+// decoder has to look for NaN). `mark` is an int32, not 0 where a code of the pair is a bf16 that
+// is subnormal, which instructions for bf16 take for 0, or no number, whose product with a term of 0 is NaN.
+// Rows are padded with zero codes, columns with zero codes up to a whole group.
 //
 // This header is compiled for every instruction set: constants only, nothing that could be emitted as a
 // function.

@@ -46,8 +46,8 @@ struct Block {
   const WeightMatrix& matrix;
   std::int64_t first;
   int rows;
-  bool nan[kLanes] = {};   // the row has a code or scale that is NaN
-  bool subnormal = false;  // a code is a bf16 between zero and the normal numbers
+  bool nan[kLanes] = {};  // the row has a code or scale that is NaN
+  bool marked = false;    // a code is a bf16 other than 0 and the normal numbers
 };
 
 bool is_nan_e4m3(std::uint8_t code) { return (code & 0x7F) == 0x7F; }
@@ -84,7 +84,8 @@ void pack_bf16(Block<kLanes>& block, std::int64_t column, int group, std::byte* 
     const std::byte* at = block.row(r) + column * stride;
     for (int c = 0; c < columns; ++c) {
       const auto code = load<std::uint16_t>(at + c * stride);
-      block.subnormal |= (code & 0x7F80) == 0 && (code & 0x7F) != 0;
+      const int exponent = code >> 7 & 0xFF;
+      block.marked |= exponent == 0xFF || (exponent == 0 && (code & 0x7F) != 0);
       store(out + 4 * (c / 2 * kLanes + r) + 2 * (c % 2), code);
     }
   }
@@ -147,7 +148,7 @@ void pack_factors(const Layout& layout, const Block<kLanes>& block, std::byte* o
 template <int kLanes>
 void pack_mark(const Block<kLanes>& block, int b, std::byte* out) {
   const std::int32_t before = b == 0 ? 0 : load<std::int32_t>(out);
-  store(out, before | static_cast<std::int32_t>(block.subnormal));
+  store(out, before | static_cast<std::int32_t>(block.marked));
 }
 
 template <int kLanes>

@@ -72,21 +72,31 @@ void take_staged(const ExpertLayout& layout, std::size_t count, Carver& carver, 
   read_in_place(layout.gate, work.input, work.input_stride, work.gate);
 }
 
-void take_bf16(std::size_t count, int columns, Carver& carver, Staged& staged) {
-  staged.bf16_stride = row_floats(columns) / 2;
+/// A line more than a row, so that rows of 4096 columns do not all start in one set of a cache.
+void take_bf16(const WorkspaceFor& wanted, int columns, Carver& carver, Staged& staged) {
+  const auto count = static_cast<std::size_t>(wanted.slots);
+  staged.bf16_term = row_floats(columns) / 2 + 16;
+  staged.bf16_stride = static_cast<std::size_t>(wanted.terms) * staged.bf16_term;
   staged.bf16 = carver.take<std::int32_t>(count * staged.bf16_stride);
-  staged.is_bf16 = carver.take<bool>(count);
+  staged.terms = carver.take<std::int8_t>(count);
 }
 
-/// Of gate and up: what down reads is not rounded to bf16.
-void take_bf16(const ExpertLayout& layout, std::size_t count, Carver& carver, Workspace& work) {
+/// What down reads is float32, which one term never is.
+void take_bf16(const ExpertLayout& layout, const WorkspaceFor& wanted, Carver& carver, Workspace& work) {
   const int gate = layout.gate.bf16_columns(), up = layout.up.bf16_columns();
   const bool shared = layout.shares_input();
-  take_bf16(count, shared ? std::max(gate, up) : up, carver, work.up);
+  const int down = wanted.terms > 1 ? layout.down.bf16_columns() : 0;
+  take_bf16(wanted, std::max({shared ? gate : 0, up, down}), carver, work.up);
+  if (down != 0) {
+    work.down.bf16 = work.up.bf16;
+    work.down.terms = work.up.terms;
+    work.down.bf16_stride = work.up.bf16_stride;
+    work.down.bf16_term = work.up.bf16_term;
+  }
   if (shared) {
     work.gate = work.up;
   } else {
-    take_bf16(count, gate, carver, work.gate);
+    take_bf16(wanted, gate, carver, work.gate);
   }
 }
 
@@ -110,7 +120,7 @@ Workspace make_workspace(const Packed& packed, const WorkspaceFor& wanted, std::
   work.mid = carver.take<float>(count * work.mid_stride);
   work.out = carver.take<float>(count * work.out_stride);
   take_staged(layout, count, carver, work);
-  if (wanted.bf16) take_bf16(layout, count, carver, work);
+  if (wanted.terms > 0) take_bf16(layout, wanted, carver, work);
   if (packed.spec.lora_rank > 0) {
     work.low_stride = row_floats(packed.spec.lora_rank);
     work.deltas = carver.take<const LoraExpert*>(count);

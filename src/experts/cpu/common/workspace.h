@@ -25,9 +25,10 @@ struct Staged {
   bool* fixed = nullptr;        // [positions] whether the digits hold the row (to_digits.h)
   std::size_t stride = 0;       // in floats
   std::size_t digits_stride = 0;
-  std::int32_t* bf16 = nullptr;  // [positions, bf16_stride]; null where the kernels have no use for it
-  bool* is_bf16 = nullptr;       // [positions] whether that holds the row (bf16_pairs.h)
-  std::size_t bf16_stride = 0;   // in pairs
+  // [positions, terms, bf16_term]; null where the kernels have no use for it
+  std::int32_t* bf16 = nullptr;
+  std::int8_t* terms = nullptr;                // [positions] of the row (bf16_pairs.h); 0 where it has none
+  std::size_t bf16_stride = 0, bf16_term = 0;  // in pairs
 
   float* row(int position) const { return rows + position * stride; }
 };
@@ -59,7 +60,7 @@ struct Workspace {
 struct WorkspaceFor {
   std::int64_t slots;  // tokens * top_k
   int workers;
-  bool bf16;  // the kernels read pairs of bf16
+  int terms;  // that the kernels read of bf16; 0 where they read none
 };
 
 /// Lays a call out at `memory`, which may be null when only the size is wanted.
