@@ -81,7 +81,13 @@ constexpr Instructions kAvx2Level = InstructionList::set<Avx2, Fma, F16c>();
 constexpr Instructions kAvx512Level =
     kAvx2Level.plus(InstructionList::set<Avx512f, Avx512bw, Avx512dq, Avx512vl>());
 
-constexpr std::array<std::string_view, 4> kCpuNames = {"auto", "cpu", "cpu.avx2", "cpu.avx512"};
+constexpr Instructions kAvx512Bf16Level =
+    kAvx512Level.plus(InstructionList::set<Avx512vbmi, Avx512vnni, Avx512bf16>());
+
+constexpr Instructions kAmxLevel = kAvx512Bf16Level.plus(InstructionList::set<AmxBf16, AmxInt8>());
+
+constexpr std::array<std::string_view, 6> kCpuNames = {"auto",       "cpu",             "cpu.avx2",
+                                                       "cpu.avx512", "cpu.avx512_bf16", "cpu.amx"};
 
 constexpr auto kNames = [] {
   std::array<std::string_view, kCpuNames.size() + kGpus.size()> names{};
@@ -161,6 +167,8 @@ DeviceFacts known_device(std::string_view name) {
   }
   if (name == "cpu.avx2") return cpu_facts("a CPU with AVX2", kAvx2Level);
   if (name == "cpu.avx512") return cpu_facts("a CPU with AVX-512", kAvx512Level);
+  if (name == "cpu.avx512_bf16") return cpu_facts("a CPU with AVX-512 and its bf16", kAvx512Bf16Level);
+  if (name == "cpu.amx") return cpu_facts("a CPU with AMX", kAmxLevel);
   for (const Gpu& gpu : kGpus)
     if (gpu.name == name) return facts_of(gpu);
   fail(ErrorKind::invalid_argument, {.code = "unknown_device",

@@ -35,10 +35,11 @@ struct CpuidBits {
 };
 
 /// The instructions that both the processor and the operating system support. AMX still wants a permission
-/// from Linux (arch_prctl ARCH_REQ_XCOMP_PERM), which a backend that uses it must ask for.
+/// from Linux (arch_prctl ARCH_REQ_XCOMP_PERM), for which this_processor asks.
 Instructions instructions_of(const CpuidBits& bits);
 
-/// This processor: processor_x86.cpp, or processor_other.cpp where there is no cpuid.
+/// This processor: processor_x86.cpp, or processor_other.cpp where there is no cpuid. Asks Linux for the
+/// permission to use AMX where the processor has it, and leaves it out without.
 struct Processor {
   std::string name;
   Instructions has;

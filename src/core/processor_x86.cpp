@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // cpuid and xgetbv. The bit numbers are those of the Intel manual, volume 2A, CPUID; AMD uses the same.
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cstring>
 
@@ -40,6 +42,20 @@ CpuidBits read_bits() {
           .xcr0 = (one.ecx & kOsxsave) != 0 ? read_xcr0() : 0};
 }
 
+/// Linux lets a process use the data of tiles once it has asked (arch/x86/include/uapi/asm/prctl.h); the answer
+/// holds for all of its threads, until it ends. Asking twice does no harm. Not granted where a thread has an
+/// alternative signal stack that could not hold them, and before Linux 5.16.
+bool may_use_tiles() {
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+Instructions usable(Instructions has) {
+  constexpr Instructions kTiles = InstructionList::set<instruction::AmxBf16, instruction::AmxInt8>();
+  const bool has_tiles = kTiles.minus(has) != kTiles;
+  return has_tiles && !may_use_tiles() ? has.minus(kTiles) : has;
+}
+
 /// "AMD EPYC 7763 64-Core Processor", without the blanks around it.
 std::string brand() {
   char text[49] = {};
@@ -55,6 +71,6 @@ std::string brand() {
 
 }  // namespace
 
-Processor this_processor() { return {.name = brand(), .has = instructions_of(read_bits())}; }
+Processor this_processor() { return {.name = brand(), .has = usable(instructions_of(read_bits()))}; }
 
 }  // namespace sluice

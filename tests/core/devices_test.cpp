@@ -46,8 +46,9 @@ TEST(Devices, EveryKnownNameHasFactsThatMakeSense) {
     EXPECT_EQ(has<CpAsync>(facts), !cpu) << name;
   }
   for (const std::string_view wanted :
-       {"auto", "cpu", "cpu.avx2", "cpu.avx512", "sm80", "sm86",    "sm89", "sm90", "sm100", "sm120",
-        "a100", "a10", "rtx3090",  "l4",         "l40s", "rtx4090", "h100", "h200", "b200",  "rtx5090"})
+       {"auto",  "cpu",   "cpu.avx2", "cpu.avx512", "cpu.avx512_bf16", "cpu.amx", "sm80", "sm86", "sm89",    "sm90",
+        "sm100", "sm120", "a100",     "a10",        "rtx3090",         "l4",   "l40s", "rtx4090", "h100",
+        "h200",  "b200",  "rtx5090"})
     EXPECT_TRUE(names.contains(wanted)) << wanted;
 }
 
@@ -147,6 +148,11 @@ TEST(Devices, TheProcessorIsTheOnlyOneOfItsKind) {
 TEST(Devices, AnInstructionLevelIsExactlyThat) {
   EXPECT_EQ(known_device("cpu.avx2").has.str(), "avx2, fma, f16c");
   EXPECT_EQ(known_device("cpu.avx512").has.str(), "avx2, fma, f16c, avx512f, avx512bw, avx512dq, avx512vl");
+  EXPECT_EQ(known_device("cpu.avx512_bf16").has.str(),
+            "avx2, fma, f16c, avx512f, avx512bw, avx512dq, avx512vl, avx512_vbmi, avx512_vnni, avx512_bf16");
+  EXPECT_EQ(known_device("cpu.amx").has.str(),
+            "avx2, fma, f16c, avx512f, avx512bw, avx512dq, avx512vl, avx512_vbmi, avx512_vnni, avx512_bf16, "
+            "amx_bf16, amx_int8");
   EXPECT_EQ(known_device("cpu.avx2").cores, detect().cores);
 }
 

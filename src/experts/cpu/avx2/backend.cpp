@@ -28,7 +28,7 @@ std::unique_ptr<PackedExperts> adopt(const PackInput& input, PackedBytes bytes) 
 std::int64_t packed_bytes(const ExpertsSpec& spec) { return cpu::packed_bytes(spec, kAvx2Lanes); }
 
 double estimate_us(const ExpertsSpec& spec, const DeviceFacts& device, int tokens) {
-  return cpu::estimate_us(spec, device, tokens, kAvx2Lanes);
+  return cpu::estimate_us(spec, device, tokens, {.lanes = kAvx2Lanes});
 }
 
 void run(const PackedExperts& packed, const Forward& call) { cpu::forward(*cpu::kAvx2Table, packed, call); }

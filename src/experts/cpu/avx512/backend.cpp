@@ -30,7 +30,7 @@ std::unique_ptr<PackedExperts> adopt(const PackInput& input, PackedBytes bytes) 
 std::int64_t packed_bytes(const ExpertsSpec& spec) { return cpu::packed_bytes(spec, kAvx512Lanes); }
 
 double estimate_us(const ExpertsSpec& spec, const DeviceFacts& device, int tokens) {
-  return cpu::estimate_us(spec, device, tokens, kAvx512Lanes);
+  return cpu::estimate_us(spec, device, tokens, {.lanes = kAvx512Lanes});
 }
 
 void run(const PackedExperts& packed, const Forward& call) { cpu::forward(*cpu::kAvx512Table, packed, call); }

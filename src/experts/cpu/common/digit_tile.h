@@ -18,6 +18,21 @@
 namespace sluice::cpu {
 namespace {
 
+/// Vectors that add four products of bytes, or two of words, to a dword at once. No sum here is as large as a
+/// dword, so the bits are those of the others.
+template <class V>
+concept AddsProducts = requires(typename V::Dwords v) {
+  V::dot_bytes(v, v, v);
+  V::dot_words(v, v, v);
+};
+
+template <class V>
+[[gnu::always_inline]] inline typename V::Dwords dot_words(typename V::Dwords sum, typename V::Dwords codes,
+                                                           typename V::Dwords x) {
+  if constexpr (AddsProducts<V>) return V::dot_words(sum, codes, x);
+  return V::add_dwords(sum, V::multiply_words(codes, x));
+}
+
 /// Minus the minimums of a group, where there are any.
 template <class V, bool kMinimums>
 struct alignas(64) PanelMinimums {};
@@ -125,8 +140,7 @@ struct DigitTiles {
         for (int d = 0; d < kDigits; ++d) {
           const Dwords x = V::broadcast_dword(&input[m]->digits[part * (kGroup / 2) + k][d]);
           for (int b = 0; b < 2; ++b) {
-            const Dwords product = V::multiply_words(w[b], x);
-            sum[b][m][d] = k == 0 ? product : V::add_dwords(sum[b][m][d], product);
+            sum[b][m][d] = k == 0 ? V::multiply_words(w[b], x) : dot_words<V>(sum[b][m][d], w[b], x);
           }
         }
     }

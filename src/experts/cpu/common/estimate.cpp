@@ -34,7 +34,9 @@ double expert_weights(const ExpertsSpec& spec) {
 
 }  // namespace
 
-double estimate_us(const ExpertsSpec& spec, const DeviceFacts& device, int tokens, int lanes) {
+double estimate_us(const ExpertsSpec& spec, const DeviceFacts& device, int tokens,
+                   const Arithmetic& arithmetic) {
+  const int lanes = arithmetic.lanes;
   const double missed = std::pow(1.0 - double(spec.top_k) / spec.experts, tokens);
   const double experts = spec.local_experts * (1.0 - missed);
   const double slots = double(tokens) * spec.top_k * spec.local_experts / spec.experts;
@@ -42,8 +44,8 @@ double estimate_us(const ExpertsSpec& spec, const DeviceFacts& device, int token
   const double bytes = experts * double(expert_layout(spec, lanes).bytes);
   const double memory_us = 1e-3 * bytes / (kShareOfBandwidth * std::max(device.read_gbps, 1.0));
   const double flops = expert_weights(spec) * (2 * slots + kDecodeFlops * experts);
-  const double gflops =
-      kShareOfPeak * std::max(device.peak_gflops, 1.0) * std::min(1.0, double(lanes) / widest_lanes(device));
+  const double gflops = arithmetic.rate * kShareOfPeak * std::max(device.peak_gflops, 1.0) *
+                        std::min(1.0, double(lanes) / widest_lanes(device));
   const double arithmetic_us = 1e-3 * flops / gflops;
   return kFixedUs + std::max(memory_us, arithmetic_us) + kUnhidden * std::min(memory_us, arithmetic_us);
 }

@@ -7,7 +7,14 @@
 
 namespace sluice::cpu {
 
-/// Microseconds for `tokens` tokens with uniform routing, on vectors of `lanes` float32.
-double estimate_us(const ExpertsSpec& spec, const DeviceFacts& device, int tokens, int lanes);
+/// How a backend multiplies.
+struct Arithmetic {
+  int lanes;        // float32 of a vector
+  double rate = 1;  // multiply-adds at once, in those of a vector of float32
+};
+
+/// Microseconds for `tokens` tokens with uniform routing.
+double estimate_us(const ExpertsSpec& spec, const DeviceFacts& device, int tokens,
+                   const Arithmetic& arithmetic);
 
 }  // namespace sluice::cpu

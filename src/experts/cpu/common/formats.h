@@ -14,6 +14,7 @@ struct FormatKernel {
   Multiply KernelTable::*multiply = nullptr;
   DigitKernels KernelTable::*digits = nullptr;      // used where there are any
   IntegerKernels KernelTable::*integers = nullptr;  // of integers, which have nothing of the above
+  Multiply Bf16Kernels::*bf16 = nullptr;            // used for rows of bf16 where the table has any
 };
 
 template <class F>
@@ -23,21 +24,30 @@ inline constexpr FormatKernel kFormatKernel<format::F32>{kF32, &KernelTable::f32
 template <>
 inline constexpr FormatKernel kFormatKernel<format::F16>{kF16, &KernelTable::f16};
 template <>
-inline constexpr FormatKernel kFormatKernel<format::Bf16>{kBf16, &KernelTable::bf16};
+inline constexpr FormatKernel kFormatKernel<format::Bf16>{
+    .layout = kBf16, .multiply = &KernelTable::bf16, .bf16 = &Bf16Kernels::bf16};
 template <>
-inline constexpr FormatKernel kFormatKernel<format::Mxfp4>{kMxfp4, &KernelTable::mxfp4,
-                                                           &KernelTable::mxfp4_digits};
+inline constexpr FormatKernel kFormatKernel<format::Mxfp4>{.layout = kMxfp4,
+                                                           .multiply = &KernelTable::mxfp4,
+                                                           .digits = &KernelTable::mxfp4_digits,
+                                                           .bf16 = &Bf16Kernels::mxfp4};
 template <>
-inline constexpr FormatKernel kFormatKernel<format::Nvfp4>{kNvfp4, &KernelTable::nvfp4,
-                                                           &KernelTable::nvfp4_digits};
+inline constexpr FormatKernel kFormatKernel<format::Nvfp4>{.layout = kNvfp4,
+                                                           .multiply = &KernelTable::nvfp4,
+                                                           .digits = &KernelTable::nvfp4_digits,
+                                                           .bf16 = &Bf16Kernels::nvfp4};
 template <>
-inline constexpr FormatKernel kFormatKernel<format::Mxfp8>{kMxfp8, &KernelTable::mxfp8};
+inline constexpr FormatKernel kFormatKernel<format::Mxfp8>{
+    .layout = kMxfp8, .multiply = &KernelTable::mxfp8, .bf16 = &Bf16Kernels::mxfp8};
 template <>
-inline constexpr FormatKernel kFormatKernel<format::Fp8Block128>{kFp8Block128, &KernelTable::fp8_block128};
+inline constexpr FormatKernel kFormatKernel<format::Fp8Block128>{
+    .layout = kFp8Block128, .multiply = &KernelTable::fp8_block128, .bf16 = &Bf16Kernels::fp8_block128};
 template <>
-inline constexpr FormatKernel kFormatKernel<format::Fp8Channel>{kFp8Rows, &KernelTable::fp8_rows};
+inline constexpr FormatKernel kFormatKernel<format::Fp8Channel>{
+    .layout = kFp8Rows, .multiply = &KernelTable::fp8_rows, .bf16 = &Bf16Kernels::fp8_rows};
 template <>
-inline constexpr FormatKernel kFormatKernel<format::Fp8Tensor>{kFp8Rows, &KernelTable::fp8_rows};
+inline constexpr FormatKernel kFormatKernel<format::Fp8Tensor>{
+    .layout = kFp8Rows, .multiply = &KernelTable::fp8_rows, .bf16 = &Bf16Kernels::fp8_rows};
 template <>
 inline constexpr FormatKernel kFormatKernel<format::Int2>{.integers = &KernelTable::int2};
 template <>

@@ -10,6 +10,7 @@
 
 #include "core/bits.h"
 #include "experts/cpu/common/activate.h"
+#include "experts/cpu/common/bf16_pairs.h"
 #include "experts/cpu/common/lora.h"
 #include "experts/cpu/common/packed.h"
 #include "experts/cpu/common/to_digits.h"
@@ -100,13 +101,60 @@ void gather(const Call& call, const Stream& stream, int position, const float* r
   for (int i = 0; i < stream.padded_columns(); ++i) out[i] = order[i] < 0 ? 0.0f : row[order[i]];
 }
 
-/// What a stream reads of `row`, of which `columns` are wanted as digits, in the form that its expert's
-/// kernel reads. The row is zero from its end to that of its padding.
+// A row is read as terms of bf16 where it is as few as the stream's kernels know, else as digits where it and
+// the stream have such, else as float32.
+
+const IntegerKernels::OfPart& integer_kernels(const Call& call, const Stream& stream) {
+  const IntegerKernels& kernels = call.table.*stream.format.integers;
+  return stream.integers.minimums                ? kernels.minimums
+         : stream.integers.part == kDigitColumns ? kernels.wholes
+                                                 : kernels.halves;
+}
+
+Multiply bf16_kernel(const Call& call, const Stream& stream) {
+  if (stream.pairs == 0) return nullptr;
+  if (stream.is_integer()) return integer_kernels(call, stream).bf16;
+  return stream.format.bf16 == nullptr ? nullptr : call.table.bf16_pairs.*stream.format.bf16;
+}
+
+bool reads_bf16(const Call& call, const Stream& stream, const Staged& from, int position) {
+  return from.bf16 != nullptr && from.terms[position] != 0 && bf16_kernel(call, stream) != nullptr;
+}
+
+/// Columns of a row that are needed as digits for this stream.
+int digit_columns(const Call& call, const Stream& stream, const Staged& from, int position) {
+  return reads_bf16(call, stream, from, position) ? 0 : stream.digit_columns();
+}
+
+/// Gate, where it reads what up does, and up; or the stream alone.
+struct Readers {
+  const Stream *stream, *gate;
+};
+
+Readers readers(const Call& call, const Stream& stream, const Staged& to) {
+  const bool shared = &to == &call.work.up && call.layout().shares_input();
+  return {&stream, shared && call.layout().gate.pairs != 0 ? &call.layout().gate : nullptr};
+}
+
+void stage_bf16(const Call& call, const Readers& readers, const Staged& to, int position) {
+  if (to.bf16 == nullptr) return;
+  int columns = 0;
+  for (const Stream* stream : {readers.stream, readers.gate})
+    if (stream != nullptr && bf16_kernel(call, *stream) != nullptr)
+      columns = std::max(columns, stream->bf16_columns());
+  const TermsOut out{to.bf16 + position * to.bf16_stride, to.bf16_term, call.table.bf16_pairs.terms};
+  to.terms[position] = static_cast<std::int8_t>(
+      columns == 0 ? 0 : to_bf16_terms(to.row(position), columns, readers.stream->bf16_order(), out));
+}
+
+/// What a stream reads of `row`, in the form that its expert's kernel reads. The row is zero from its end to
+/// that of its padding.
 void stage_for(const Call& call, const Stream& stream, const Staged& to, int position, const float* row) {
   if (stream.gathers()) gather(call, stream, position, row, to.row(position));
-  const int columns = &to == &call.work.up && call.layout().shares_input()
-                          ? std::max(call.layout().gate.digit_columns(), stream.digit_columns())
-                          : stream.digit_columns();
+  const Readers all = readers(call, stream, to);
+  stage_bf16(call, all, to, position);
+  const int columns = std::max(digit_columns(call, stream, to, position),
+                               all.gate == nullptr ? 0 : digit_columns(call, *all.gate, to, position));
   if (columns == 0) return;
   const Workspace& work = call.work;
   const std::int32_t local = local_of(call, position);
@@ -181,20 +229,31 @@ struct Sums {
   std::size_t stride;
 };
 
-/// `one`, `several` or, for rows that have no digits, the kernel that reads float32.
+struct Form {
+  enum { floats, digits, bf16 } kind;
+  int terms = 0;  // of bf16
+
+  friend bool operator==(const Form&, const Form&) = default;
+};
+
+Form form_of(const Call& call, const Stream& stream, const Staged& from, int position) {
+  if (reads_bf16(call, stream, from, position)) return {Form::bf16, from.terms[position]};
+  return {stream.digit_columns() != 0 && from.fixed[position] ? Form::digits : Form::floats};
+}
+
+/// Of digits `one` or `several`.
 Multiply kernel_for(const Call& call, const Stream& stream, const Tokens& tokens) {
-  const bool fixed = stream.digit_columns() != 0 && tokens.from.fixed[tokens.first];
+  const auto form = form_of(call, stream, tokens.from, tokens.first).kind;
+  if (form == Form::bf16) return bf16_kernel(call, stream);
   const auto of_digits = [&](const DigitKernels& digits) {
     return tokens.of_expert == 1 ? digits.one : digits.several;
   };
   if (stream.is_integer()) {
-    const IntegerKernels& integers = call.table.*stream.format.integers;
-    const IntegerKernels::OfPart& kernels = stream.integers.minimums                ? integers.minimums
-                                            : stream.integers.part == kDigitColumns ? integers.wholes
-                                                                                    : integers.halves;
-    return fixed ? of_digits(kernels.digits) : kernels.multiply;
+    const IntegerKernels::OfPart& kernels = integer_kernels(call, stream);
+    return form == Form::digits ? of_digits(kernels.digits) : kernels.multiply;
   }
-  return fixed ? of_digits(call.table.*stream.format.digits) : call.table.*stream.format.multiply;
+  return form == Form::digits ? of_digits(call.table.*stream.format.digits)
+                              : call.table.*stream.format.multiply;
 }
 
 /// The sums of one unit of rows, by one kernel.
@@ -218,23 +277,27 @@ void multiply_alike(const Call& call, const Stream& stream, const std::byte* exp
           .input_stride = from.stride,
           .digits = from.digits + tokens.first * from.digits_stride,
           .digits_stride = from.digits_stride,
+          .bf16 = from.bf16 == nullptr ? nullptr : from.bf16 + tokens.first * from.bf16_stride,
+          .bf16_stride = from.bf16_stride,
+          .bf16_term = from.bf16_term,
+          .bf16_terms = from.bf16 == nullptr ? 0 : from.terms[tokens.first],
           .tokens = tokens.count,
           .out = {together ? sums.gate : sums.out, together ? sums.out : sums.out + lanes},
           .out_stride = sums.stride,
           .out_step = static_cast<std::size_t>(lanes)});
 }
 
-/// The sums of one unit of rows. A token that has no digits takes another kernel than its neighbours.
+/// The sums of one unit of rows. A token in another form takes another kernel than its neighbours.
 void multiply(const Call& call, const Stream& stream, const std::byte* expert, int unit, const Tokens& tokens,
               const Sums& sums) {
-  const bool* fixed = tokens.from.fixed + tokens.first;
   Tokens alike = tokens;
   for (int done = 0; done < tokens.count; done += alike.count) {
     alike.first = tokens.first + done;
-    alike.count = tokens.count - done;
-    if (stream.digit_columns() != 0)
-      alike.count =
-          static_cast<int>(std::find(fixed + done, fixed + tokens.count, !fixed[done]) - fixed) - done;
+    alike.count = 1;
+    const Form form = form_of(call, stream, tokens.from, alike.first);
+    while (done + alike.count < tokens.count &&
+           form_of(call, stream, tokens.from, alike.first + alike.count) == form)
+      ++alike.count;
     multiply_alike(call, stream, expert, unit, alike,
                    {.gate = sums.gate == nullptr ? nullptr : sums.gate + done * sums.stride,
                     .out = sums.out + done * sums.stride,
@@ -356,7 +419,17 @@ void combine(const Call& call, int token, int first, int last) {
 
 std::size_t workspace_bytes(const PackedExperts& packed, int tokens, int workers) {
   const std::int64_t slots = std::int64_t{tokens} * packed.spec.top_k;
-  return make_workspace(static_cast<const Packed&>(packed), slots, workers, nullptr).bytes;
+  return make_workspace(static_cast<const Packed&>(packed), {slots, workers, 0}, nullptr).bytes;
+}
+
+std::size_t bf16_workspace_bytes(const PackedExperts& packed, int tokens, int workers) {
+  const std::int64_t slots = std::int64_t{tokens} * packed.spec.top_k;
+  return make_workspace(static_cast<const Packed&>(packed), {slots, workers, 1}, nullptr).bytes;
+}
+
+std::size_t bf16_terms_workspace_bytes(const PackedExperts& packed, int tokens, int workers) {
+  const std::int64_t slots = std::int64_t{tokens} * packed.spec.top_k;
+  return make_workspace(static_cast<const Packed&>(packed), {slots, workers, 3}, nullptr).bytes;
 }
 
 void forward(const KernelTable& table, const PackedExperts& experts, const Forward& f) {
@@ -367,7 +440,10 @@ void forward(const KernelTable& table, const PackedExperts& experts, const Forwa
   Call call{.table = table,
             .packed = packed,
             .forward = f,
-            .work = make_workspace(packed, std::int64_t{tokens} * f.routing.top_k, f.executor->workers(),
+            .work = make_workspace(packed,
+                                   {.slots = std::int64_t{tokens} * f.routing.top_k,
+                                    .workers = f.executor->workers(),
+                                    .terms = table.bf16_pairs.terms},
                                    f.workspace.data()),
             .activate = activate(packed.spec.activation)};
   group_slots(call);
@@ -375,7 +451,7 @@ void forward(const KernelTable& table, const PackedExperts& experts, const Forwa
   parallel_for(*f.executor, call.work.offsets[packed.spec.local_experts],
                [&](int p, int) { stage(call, p); });
   for_units(call, {layout.first_units(), layout.first_unit_bytes()}, first_product);
-  if (layout.down.digit_columns() != 0 || layout.down.gathers())
+  if (layout.down.digit_columns() != 0 || layout.down.gathers() || call.work.down.bf16 != nullptr)
     parallel_for(*f.executor, call.work.offsets[packed.spec.local_experts],
                  [&](int p, int) { stage_mid(call, p); });
   if (f.lora != nullptr && call.work.deltas != nullptr)

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "experts/cpu/common/layout.h"
 
@@ -33,6 +34,10 @@ struct Multiplication {
   std::size_t input_stride;   // in floats
   const void* digits;         // the same inputs in fixed point (digits.h), for kernels that read those
   std::size_t digits_stride;  // in bytes
+  const std::int32_t* bf16;   // the same inputs as pairs of bf16 (bf16_pairs.h), for kernels that read those
+  std::size_t bf16_stride;    // in pairs
+  std::size_t bf16_term;      // from one term of a row to the next, in pairs
+  int bf16_terms;             // of every row
   int tokens;
   float* out[2];           // of blocks 0 and 1 of the first pair, [tokens, out_stride], `lanes` rows each
   std::size_t out_stride;  // in floats
@@ -52,9 +57,18 @@ struct IntegerKernels {
   struct OfPart {
     Multiply multiply;
     DigitKernels digits;
+    Multiply bf16 = nullptr;
   };
   OfPart wholes, halves;
   OfPart minimums{};  // wholes with a minimum; of 4 and 5 bits
+};
+
+/// Kernels that read pairs of bf16, by layout; null where an instruction set has none. They read rows that
+/// are sums of up to `terms` rows of bf16; 0 where there are none.
+struct Bf16Kernels {
+  Multiply bf16 = nullptr, mxfp4 = nullptr, nvfp4 = nullptr, mxfp8 = nullptr, fp8_block128 = nullptr,
+           fp8_rows = nullptr;
+  int terms = 0;
 };
 
 /// One entry a layout of layout.h. A layout with digit kernels has `multiply` for rows that to_digits
@@ -64,6 +78,7 @@ struct KernelTable {
   Multiply f32, f16, bf16, mxfp4, nvfp4, mxfp8, fp8_block128, fp8_rows;
   DigitKernels mxfp4_digits, nvfp4_digits;
   IntegerKernels int2, int3, int4, int5, int6, int7, int8;
+  Bf16Kernels bf16_pairs{};
 };
 
 }  // namespace sluice::cpu

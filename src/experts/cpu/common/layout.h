@@ -7,11 +7,13 @@
 // pair is stored group by group along the columns, so that one walk over contiguous memory feeds both blocks:
 //
 //   pair = { group 0: codes 0, scales 0, codes 1, scales 1 } { group 1: ... } ... { factors 0, factors 1 }
-//   padding, which is zeros: the same weights are the same bytes
+//   { mark } padding, which is zeros: the same weights are the same bytes
 //
 // `factors` are one float32 a row, multiplied at the end: the coarse scale of formats that have one, and NaN
 // for a row that contains a NaN code or scale, whose every product is NaN whatever the input (so that no
-// decoder has to look for NaN). Rows are padded with zero codes, columns with zero codes up to a whole group.
+// decoder has to look for NaN). `mark` is an int32, not 0 where a code of the pair is a bf16 that
+// is subnormal, which instructions for bf16 take for 0, or no number, whose product with a term of 0 is NaN.
+// Rows are padded with zero codes, columns with zero codes up to a whole group.
 //
 // This header is compiled for every instruction set: constants only, nothing that could be emitted as a
 // function.
@@ -49,6 +51,7 @@ struct Layout {
   int group = kChain;  // columns, a multiple of kChain
   Scales scales = Scales::none;
   bool factors = false;
+  bool mark = false;  // in the place of factors
 
   constexpr int code_bytes(int lanes) const { return lanes * group * code_bits / 8; }
   constexpr int scale_bytes(int lanes) const {
@@ -62,7 +65,8 @@ struct Layout {
   }
   /// Of a pair, before its padding.
   constexpr std::size_t used_bytes(int lanes, int columns) const {
-    return factors_offset(lanes, columns) + (factors ? 2 * lanes * sizeof(float) : 0);
+    return factors_offset(lanes, columns) + (factors ? 2 * lanes * sizeof(float) : 0) +
+           (mark ? sizeof(std::int32_t) : 0);
   }
   /// Rounded up to whole cache lines.
   constexpr std::size_t pair_bytes(int lanes, int columns) const {
@@ -72,7 +76,7 @@ struct Layout {
 
 inline constexpr Layout kF32{.codes = Codes::f32, .code_bits = 32, .group = kChain};
 inline constexpr Layout kF16{.codes = Codes::f16, .code_bits = 16, .group = kChain};
-inline constexpr Layout kBf16{.codes = Codes::bf16, .code_bits = 16, .group = kChain};
+inline constexpr Layout kBf16{.codes = Codes::bf16, .code_bits = 16, .group = kChain, .mark = true};
 inline constexpr Layout kMxfp4{
     .codes = Codes::fp4, .code_bits = 4, .group = 32, .scales = Scales::byte_each_row, .factors = true};
 inline constexpr Layout kNvfp4{

@@ -36,6 +36,7 @@ struct DigitProduct {
   static constexpr int kGroupsAStep = kDigitColumns / kGroup;
   /// Bytes that are asked for ahead of a walk over cold weights (multiply.h).
   static constexpr int kAhead = 8192;
+  using Sums = Dwords[2][ByteDigits::kDigits];
   /// e2m1 codes are twice the value.
   using Tiles = DigitTiles<V, kGroup, 2>;
   static constexpr float kUnit = D::kUnit;
@@ -75,9 +76,42 @@ struct DigitProduct {
   /// Group `i` of a step.
   [[gnu::always_inline]] static inline void one_group(const std::byte* group, const ByteDigits& input, int i,
                                                       Reg (&acc)[2]) {
-    constexpr int kDigits = ByteDigits::kDigits;
     for (int line = 0; line < kGroupBytes; line += 64) V::prefetch(group + kAhead + line);
-    Dwords sum[2][kDigits];
+    Sums sum;
+    if constexpr (AddsProducts<V>) {
+      add_at_once(group, input, i, sum);
+    } else {
+      add_words(group, input, i, sum);
+    }
+#pragma GCC unroll 2
+    for (int b = 0; b < 2; ++b) {
+      // The inner sum is below 2^24 and exact: the outer one rounds, once.
+      const Reg low = V::fma(V::to_float(sum[b][1]), V::set(0x1p8f), V::to_float(sum[b][0]));
+      const Reg all = V::fma(V::to_float(sum[b][2]), V::set(0x1p16f), low);
+      acc[b] = V::fma(D::scale(group + b * kBlockBytes + kCodeBytes), Tiles::value(all, &input.step), acc[b]);
+    }
+  }
+
+  [[gnu::always_inline]] static inline void add_at_once(const std::byte* group, const ByteDigits& input,
+                                                        int i, Sums& sum) {
+    constexpr int kDigits = ByteDigits::kDigits;
+    for (auto& block : sum)
+      for (int d = 0; d < kDigits; ++d) block[d] = V::broadcast_dword(&input.start[start_of(i)][d]);
+#pragma GCC unroll 8
+    for (int q = 0; q < 2 * kLines; ++q) {
+      const std::byte* line = group + q / 2 * kLineBytes;
+      const Dwords w[2] = {codes(line, q % 2), codes(line + kBlockBytes, q % 2)};
+#pragma GCC unroll 3
+      for (int d = 0; d < kDigits; ++d) {
+        const Dwords x = V::broadcast_dword(&input.digits[i * 2 * kLines + q][d]);
+        for (int b = 0; b < 2; ++b) sum[b][d] = V::dot_bytes(sum[b][d], w[b], x);
+      }
+    }
+  }
+
+  [[gnu::always_inline]] static inline void add_words(const std::byte* group, const ByteDigits& input, int i,
+                                                      Sums& sum) {
+    constexpr int kDigits = ByteDigits::kDigits;
     // Words hold 16 columns: 8 products of at most 24 * 128 each.
 #pragma GCC unroll 2
     for (int h = 0; h < kGroup / 16; ++h) {
@@ -104,13 +138,6 @@ struct DigitProduct {
           const Dwords before = h == 0 ? V::broadcast_dword(&input.start[start_of(i)][d]) : sum[b][d];
           sum[b][d] = V::add_dwords(before, V::add_pairs(words[b][d]));
         }
-    }
-#pragma GCC unroll 2
-    for (int b = 0; b < 2; ++b) {
-      // The inner sum is below 2^24 and exact: the outer one rounds, once.
-      const Reg low = V::fma(V::to_float(sum[b][1]), V::set(0x1p8f), V::to_float(sum[b][0]));
-      const Reg all = V::fma(V::to_float(sum[b][2]), V::set(0x1p16f), low);
-      acc[b] = V::fma(D::scale(group + b * kBlockBytes + kCodeBytes), Tiles::value(all, &input.step), acc[b]);
     }
   }
 

@@ -174,7 +174,10 @@ struct IntegerProduct {
                                                  const Head& head, Reg (&acc)[2]) {
     Sums sum;
     for (int b = 0; b < 2; ++b) start<kIndex>(input, head, b, sum.of[b]);
-    chunks<kIndex * kVectors>(step, input, sum);
+    if constexpr (AddsProducts<V>)
+      at_once<kIndex * kVectors>(step, input, sum);
+    else
+      chunks<kIndex * kVectors>(step, input, sum);
 #pragma GCC unroll 2
     for (int b = 0; b < 2; ++b) {
       acc[b] = V::fma(head.scale[kIndex][b], Tiles::value(rounded(sum.of[b]), &input.step), acc[b]);
@@ -197,6 +200,20 @@ struct IntegerProduct {
       for (int d = 0; d < ByteDigits::kDigits; ++d)
         sum[d] = V::multiply_words(zero, V::broadcast_dword(&input.sums[d]));
     }
+  }
+
+  /// The vectors from kVector to the end of the part. Four products of a byte and a digit are below 2^17.
+  template <int kVector>
+  [[gnu::always_inline]] static inline void at_once(const std::byte* step, const ByteDigits& input,
+                                                    Sums& sum) {
+    const Dwords w[2] = {Codes::template vector<kVector>(step),
+                         Codes::template vector<kVector>(step + kBlockBytes)};
+#pragma GCC unroll 3
+    for (int d = 0; d < ByteDigits::kDigits; ++d) {
+      const Dwords x = V::broadcast_dword(&input.digits[kVector][d]);
+      for (int b = 0; b < 2; ++b) sum.of[b][d] = V::dot_bytes(sum.of[b][d], w[b], x);
+    }
+    if constexpr ((kVector + 1) % kVectors != 0) at_once<kVector + 1>(step, input, sum);
   }
 
   /// Vectors whose products fit a word together: each adds two of at most 128 times the largest code. Bytes

@@ -48,6 +48,7 @@ struct Block {
   std::int64_t first;
   int rows;
   bool nan[kLanes] = {};  // the row has a code or scale that is NaN
+  bool marked = false;    // a code is a bf16 other than 0 and the normal numbers
 };
 
 bool is_nan_e4m3(std::uint8_t code) { return (code & 0x7F) == 0x7F; }
@@ -76,14 +77,18 @@ void pack_elements(const Block<kLanes>& block, std::int64_t column, int group, s
 
 /// Pairs of columns share a dword.
 template <int kLanes>
-void pack_bf16(const Block<kLanes>& block, std::int64_t column, int group, std::byte* out) {
+void pack_bf16(Block<kLanes>& block, std::int64_t column, int group, std::byte* out) {
   const int columns = block.columns(column, group);
   const std::ptrdiff_t stride = block.matrix.col_stride;
   std::memset(out, 0, 2 * static_cast<std::size_t>(group) * kLanes);
   for (int r = 0; r < block.rows; ++r) {
     const std::byte* at = block.row(r) + column * stride;
-    for (int c = 0; c < columns; ++c)
-      store(out + 4 * (c / 2 * kLanes + r) + 2 * (c % 2), load<std::uint16_t>(at + c * stride));
+    for (int c = 0; c < columns; ++c) {
+      const auto code = load<std::uint16_t>(at + c * stride);
+      const int exponent = code >> 7 & 0xFF;
+      block.marked |= exponent == 0xFF || (exponent == 0 && (code & 0x7F) != 0);
+      store(out + 4 * (c / 2 * kLanes + r) + 2 * (c % 2), code);
+    }
   }
 }
 
@@ -191,6 +196,13 @@ void pack_factors(const Layout& layout, const Block<kLanes>& block, std::byte* o
   }
 }
 
+/// Where factors are in other layouts; block 0 comes first.
+template <int kLanes>
+void pack_mark(const Block<kLanes>& block, int b, std::byte* out) {
+  const std::int32_t before = b == 0 ? 0 : load<std::int32_t>(out);
+  store(out, before | static_cast<std::int32_t>(block.marked));
+}
+
 template <int kLanes>
 void pack_all(const Stream& stream, const PairSource& source, PairRange range, std::byte* pairs) {
   const Layout& layout = stream.format.layout;
@@ -206,8 +218,9 @@ void pack_all(const Stream& stream, const PairSource& source, PairRange range, s
         pack_codes(layout, block, std::int64_t{g} * layout.group, out);
         pack_scales(layout, block, g, out + layout.code_bytes(kLanes));
       }
-      pack_factors(layout, block,
-                   pair + layout.factors_offset(kLanes, stream.columns) + b * kLanes * sizeof(float));
+      std::byte* const end = pair + layout.factors_offset(kLanes, stream.columns);
+      if (layout.mark) pack_mark(block, b, end);
+      pack_factors(layout, block, end + b * kLanes * sizeof(float));
     }
   }
 }

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "experts/backend.h"
+#include "experts/cpu/common/bf16_pairs.h"
 #include "experts/cpu/common/digits.h"
 #include "experts/cpu/common/formats.h"
 #include "experts/cpu/common/memory.h"
@@ -48,6 +49,11 @@ struct Stream {
     if (is_integer()) return integers.has_digits() ? integers.columns : 0;
     return format.digits == nullptr ? 0 : columns;
   }
+  /// Columns that its kernels read as pairs of bf16, if they can.
+  int bf16_columns() const { return pairs == 0 ? 0 : padded_columns(); }
+  PairOrder bf16_order() const {
+    return is_integer() || format.layout.codes == Codes::fp4 ? PairOrder::halves : PairOrder::neighbours;
+  }
   bool gathers() const { return pairs != 0 && integers.gathers; }
   const std::int32_t* order(const std::byte* expert) const {
     return reinterpret_cast<const std::int32_t*>(expert + order_offset);
@@ -77,8 +83,10 @@ struct ExpertLayout {
   int unit_rows() const { return 2 * lanes; }
   /// Units of gate and up.
   int first_units() const { return up.pairs / (up.pairing == Pairing::gate_with_up ? 2 : 1); }
-  /// Gate and up read the same digits, or each its own.
-  bool shares_input() const { return !gate.gathers() && !up.gathers(); }
+  /// Gate and up read the same digits and pairs of bf16, or each its own.
+  bool shares_input() const {
+    return !gate.gathers() && !up.gathers() && (gate.pairs == 0 || gate.bf16_order() == up.bf16_order());
+  }
   std::size_t first_unit_bytes() const { return (gate.bytes() + up.bytes()) / first_units(); }
 };
 

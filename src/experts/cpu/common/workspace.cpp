@@ -72,9 +72,37 @@ void take_staged(const ExpertLayout& layout, std::size_t count, Carver& carver, 
   read_in_place(layout.gate, work.input, work.input_stride, work.gate);
 }
 
+/// A line more than a row, so that rows of 4096 columns do not all start in one set of a cache.
+void take_bf16(const WorkspaceFor& wanted, int columns, Carver& carver, Staged& staged) {
+  const auto count = static_cast<std::size_t>(wanted.slots);
+  staged.bf16_term = row_floats(columns) / 2 + 16;
+  staged.bf16_stride = static_cast<std::size_t>(wanted.terms) * staged.bf16_term;
+  staged.bf16 = carver.take<std::int32_t>(count * staged.bf16_stride);
+  staged.terms = carver.take<std::int8_t>(count);
+}
+
+/// What down reads is float32, which one term never is.
+void take_bf16(const ExpertLayout& layout, const WorkspaceFor& wanted, Carver& carver, Workspace& work) {
+  const int gate = layout.gate.bf16_columns(), up = layout.up.bf16_columns();
+  const bool shared = layout.shares_input();
+  const int down = wanted.terms > 1 ? layout.down.bf16_columns() : 0;
+  take_bf16(wanted, std::max({shared ? gate : 0, up, down}), carver, work.up);
+  if (down != 0) {
+    work.down.bf16 = work.up.bf16;
+    work.down.terms = work.up.terms;
+    work.down.bf16_stride = work.up.bf16_stride;
+    work.down.bf16_term = work.up.bf16_term;
+  }
+  if (shared) {
+    work.gate = work.up;
+  } else {
+    take_bf16(wanted, gate, carver, work.gate);
+  }
+}
+
 }  // namespace
 
-Workspace make_workspace(const Packed& packed, std::int64_t slots, int workers, std::byte* memory) {
+Workspace make_workspace(const Packed& packed, const WorkspaceFor& wanted, std::byte* memory) {
   const ExpertLayout& layout = packed.layout;
   Workspace work;
   work.input_stride = row_floats(std::max(layout.gate.padded_columns(), layout.up.padded_columns()));
@@ -83,7 +111,7 @@ Workspace make_workspace(const Packed& packed, std::int64_t slots, int workers, 
   work.scratch_stride = std::size_t{2} * kTokenChunk * layout.unit_rows();
 
   Carver carver(memory);
-  const auto count = static_cast<std::size_t>(slots);
+  const auto count = static_cast<std::size_t>(wanted.slots);
   work.offsets = carver.take<std::int32_t>(packed.spec.local_experts + 1);
   work.slots = carver.take<std::int32_t>(count);
   work.positions = carver.take<std::int32_t>(count);
@@ -92,12 +120,13 @@ Workspace make_workspace(const Packed& packed, std::int64_t slots, int workers, 
   work.mid = carver.take<float>(count * work.mid_stride);
   work.out = carver.take<float>(count * work.out_stride);
   take_staged(layout, count, carver, work);
+  if (wanted.terms > 0) take_bf16(layout, wanted, carver, work);
   if (packed.spec.lora_rank > 0) {
     work.low_stride = row_floats(packed.spec.lora_rank);
     work.deltas = carver.take<const LoraExpert*>(count);
     work.low = carver.take<float>(count * 2 * work.low_stride);
   }
-  work.scratch = carver.take<float>(workers * work.scratch_stride);
+  work.scratch = carver.take<float>(wanted.workers * work.scratch_stride);
   work.bytes = carver.used();
   return work;
 }

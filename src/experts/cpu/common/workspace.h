@@ -17,13 +17,18 @@ namespace sluice::cpu {
 /// Tokens that a worker takes through one unit of rows at a time: its sums stay in the first-level cache.
 inline constexpr int kTokenChunk = 64;
 
-/// What a product reads: a row a position, and the same in fixed point for kernels that read that.
+/// What a product reads: a row a position, and the same in fixed point and as bf16 for kernels that read
+/// those.
 struct Staged {
   float* rows = nullptr;        // [positions, stride]
   std::byte* digits = nullptr;  // [positions, digits_stride]
   bool* fixed = nullptr;        // [positions] whether the digits hold the row (to_digits.h)
   std::size_t stride = 0;       // in floats
   std::size_t digits_stride = 0;
+  // [positions, terms, bf16_term]; null where the kernels have no use for it
+  std::int32_t* bf16 = nullptr;
+  std::int8_t* terms = nullptr;                // [positions] of the row (bf16_pairs.h); 0 where it has none
+  std::size_t bf16_stride = 0, bf16_term = 0;  // in pairs
 
   float* row(int position) const { return rows + position * stride; }
 };
@@ -52,7 +57,13 @@ struct Workspace {
   float* low_of(int position) const { return low + position * 2 * low_stride; }
 };
 
-/// Lays a call out at `memory`, which may be null when only the size is wanted. `slots` is tokens * top_k.
-Workspace make_workspace(const Packed& packed, std::int64_t slots, int workers, std::byte* memory);
+struct WorkspaceFor {
+  std::int64_t slots;  // tokens * top_k
+  int workers;
+  int terms;  // that the kernels read of bf16; 0 where they read none
+};
+
+/// Lays a call out at `memory`, which may be null when only the size is wanted.
+Workspace make_workspace(const Packed& packed, const WorkspaceFor& wanted, std::byte* memory);
 
 }  // namespace sluice::cpu

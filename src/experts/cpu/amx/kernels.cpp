@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// AMX with tiles of bf16, beside AVX-512 with VNNI and VBMI. Compiled with flags of its own, the tiles are
+// assembler; see kernel.h for what must therefore not appear here.
+#include "experts/cpu/amx/table.h"
+#include "experts/cpu/common/multiply.h"
+#include "experts/cpu/common/multiply_amx.h"
+#include "experts/cpu/common/tiles_amx.h"
+#include "experts/cpu/common/vector_pairs.h"
+
+namespace sluice::cpu {
+namespace {
+
+static_assert(Vector::kLanes == kAmxLanes);
+
+struct TileVector : PairVector {
+  using Tiles = cpu::Tiles;
+};
+
+constexpr KernelTable kTable = with_tiles<TileVector>(make_table<TileVector, Fp4>());
+
+}  // namespace
+
+const KernelTable* const kAmxTable = &kTable;
+
+}  // namespace sluice::cpu

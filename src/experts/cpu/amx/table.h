@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// The border between the file compiled for AMX and the rest.
+#pragma once
+
+#include "experts/cpu/common/kernel.h"
+
+namespace sluice::cpu {
+
+inline constexpr int kAmxLanes = 16;
+
+/// Null in a build without these kernels.
+extern const KernelTable* const kAmxTable;
+
+}  // namespace sluice::cpu
