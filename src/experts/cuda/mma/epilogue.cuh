@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// What becomes of the sums of a strip: factors and biases of the rows, the activation, and where it goes.
+#pragma once
+
+#include "activation/activation.h"
+#include "experts/cuda/mma/fragment.cuh"
+#include "experts/cuda/mma/multiply.h"
+
+namespace sluice::cuda {
+
+/// Sums of fragment rows g and g + 8 of a strip, for one token.
+struct TwoSums {
+  float upper, lower;
+};
+
+template <Storage kStorage>
+__device__ float finish(float sum, float factor, float bias) {
+  constexpr float kBack = kStorage == Storage::fp4_e4m3 ? kFp4E4m3Back : 1.0f;
+  return __fadd_rn(__fmul_rn(__fmul_rn(sum, kBack), factor), bias);
+}
+
+__device__ inline float activate(const Epilogue& e, float gate, float up) {
+  return Activations::visit(e.activation, [&]<class A>() { return A::apply(gate, up, e.params); });
+}
+
+/// Zeros stand in the columns between the last channel and the next multiple of 8.
+__device__ inline void write_mid(const Planes& mid, int position, int channel, int channels, float value) {
+  if (channel >= mid.columns) return;
+  const Terms terms = split(channel < channels ? value : 0.0f);
+  std::uint16_t* to = mid.data + static_cast<std::size_t>(position) * mid.stride + channel;
+#pragma unroll
+  for (int k = 0; k < kMostTerms; ++k)
+    if (k < mid.terms) to[k * mid.plane] = terms.of[k];
+}
+
+/// Fragment rows g and g + 8 of a strip for the token at `position`, whose slot is `slot`.
+template <Storage kStorage>
+__device__ void write_sums(const Product& p, const std::byte* expert, int strip, int g, int position,
+                           int slot, TwoSums sums) {
+  const auto* factors = reinterpret_cast<const float*>(expert + p.weights.factors) + strip * kStripRows;
+  const auto* bias = reinterpret_cast<const float*>(expert + p.weights.bias) + strip * kStripRows;
+  const float upper = finish<kStorage>(sums.upper, factors[g], bias[g]);
+  const float lower = finish<kStorage>(sums.lower, factors[g + 8], bias[g + 8]);
+  const Epilogue& e = p.epilogue;
+  if (p.weights.paired) {
+    write_mid(e.mid, position, strip * (kStripRows / 2) + g, p.weights.rows, activate(e, upper, lower));
+    return;
+  }
+  for (int half = 0; half < 2; ++half) {
+    const int channel = strip * kStripRows + 8 * half + g;
+    const float value = half == 0 ? upper : lower;
+    if (!p.down)
+      write_mid(e.mid, position, channel, p.weights.rows, activate(e, 0.0f, value));
+    else if (channel < p.weights.rows)
+      e.out[static_cast<std::size_t>(slot) * e.out_stride + channel] = value;
+  }
+}
+
+}  // namespace sluice::cuda
