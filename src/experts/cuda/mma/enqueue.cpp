@@ -41,6 +41,7 @@ struct Buffers {
   float* down;              // [slots, hidden]
   std::int32_t* local;      // [slots]
   std::int32_t* positions;  // [slots]
+  std::int32_t* rows;       // [slots]
   std::int32_t* counts;     // [2, kWidths]
   Tile* tiles;              // [2, kWidths, most_tiles]
   int most_tiles;
@@ -49,7 +50,8 @@ struct Buffers {
 
 Planes planes(Places& places, std::size_t rows, int width, int terms) {
   const int columns = round_up(width, 8);
-  Planes p{nullptr, rows * static_cast<std::size_t>(columns), static_cast<std::size_t>(columns), terms, columns};
+  Planes p{nullptr, rows * static_cast<std::size_t>(columns), static_cast<std::size_t>(columns), terms,
+           columns};
   p.data = places.take<std::uint16_t>(p.plane * static_cast<std::size_t>(terms));
   return p;
 }
@@ -65,6 +67,7 @@ Buffers lay_out(const Call& call, std::byte* memory) {
   b.down = places.take<float>(slots * static_cast<std::size_t>(spec.hidden));
   b.local = places.take<std::int32_t>(slots);
   b.positions = places.take<std::int32_t>(slots);
+  b.rows = places.take<std::int32_t>(slots);
   b.counts = places.take<std::int32_t>(2 * kWidths);
   b.most_tiles = most_tiles(static_cast<int>(slots), spec.local_experts);
   b.tiles = places.take<Tile>(std::size_t{2} * kWidths * static_cast<std::size_t>(b.most_tiles));
@@ -118,7 +121,9 @@ void group_slots(const Call& call, const Buffers& b) {
                .up_widest = widest_class(call, b.input.terms),
                .down_widest = widest_class(call, b.mid.terms),
                .local = b.local,
+               .top_k = call.card.top_k,
                .positions = b.positions,
+               .rows = b.rows,
                .counts = b.counts,
                .tiles = b.tiles,
                .most_tiles = b.most_tiles},
@@ -152,7 +157,7 @@ void products(const Call& call, const Buffers& b, const Planes& input) {
                   .weights = layout.up,
                   .input = input,
                   .slots = b.positions,
-                  .slots_per_row = call.weighted() ? 1 : call.card.top_k,
+                  .rows = call.weighted() ? b.positions : b.rows,
                   .tiles = nullptr,
                   .tile_count = nullptr,
                   .down = false,
@@ -164,7 +169,7 @@ void products(const Call& call, const Buffers& b, const Planes& input) {
   multiply_tiles(product, b, widest_class(call, input.terms), call.card.stream);
   product.weights = layout.down;
   product.input = b.mid;
-  product.slots_per_row = 0;
+  product.rows = nullptr;
   product.down = true;
   multiply_tiles(product, b, widest_class(call, b.mid.terms), call.card.stream);
 }

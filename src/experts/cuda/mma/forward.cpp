@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One call with memory of the processor: rows and lists are copied, the card computes, results are copied
-// back. A call whose intermediates would take more than kMostBytes runs in parts. Everything is ordered in the
-// calling thread's own stream, so calls from several threads do not meet.
+// back. A call whose intermediates would take more than kMostBytes runs in parts. Everything is ordered in
+// the calling thread's own stream, so calls from several threads do not meet.
 #include <algorithm>
 #include <cstdint>
 
@@ -37,9 +37,7 @@ struct Part {
 
   const ExpertsSpec& spec() const { return packed.spec; }
   std::size_t hidden() const { return static_cast<std::size_t>(spec().hidden); }
-  std::size_t row_bytes() const {
-    return hidden() * static_cast<std::size_t>(bits(forward.input.dtype) / 8);
-  }
+  std::size_t row_bytes() const { return hidden() * static_cast<std::size_t>(bits(forward.input.dtype) / 8); }
   std::size_t slots() const {
     return static_cast<std::size_t>(tokens) * static_cast<std::size_t>(forward.routing.top_k);
   }

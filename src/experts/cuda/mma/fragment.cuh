@@ -44,11 +44,9 @@ struct Fragment {
 };
 
 template <Storage kStorage>
-__device__ Fragment<kStorage> fragment(const uint4* values, const Scales<kStorage>& scales, int half) {
+__device__ Fragment<kStorage> fragment(const uint4* values, const std::uint32_t (&m)[2]) {
   Fragment<kStorage> a;
   constexpr int kBits = value_bits(kStorage);
-  std::uint32_t m[2];
-  multipliers(scales, half, m);
 #pragma unroll
   for (int pair = 0; pair < kHalfSteps / 2; ++pair) {
     std::uint32_t out[8];
@@ -95,10 +93,8 @@ struct Columns {
 template <Storage kStorage>
 __device__ void multiply_half(const Fragment<kStorage>& a, const Columns& b, bool later_term,
                               float (&sums)[4]) {
-  const std::uint32_t in[kHalfSteps][2] = {{b.of[0].x, b.of[0].y},
-                                           {b.of[0].z, b.of[0].w},
-                                           {b.of[1].x, b.of[1].y},
-                                           {b.of[1].z, b.of[1].w}};
+  const std::uint32_t in[kHalfSteps][2] = {
+      {b.of[0].x, b.of[0].y}, {b.of[0].z, b.of[0].w}, {b.of[1].x, b.of[1].y}, {b.of[1].z, b.of[1].w}};
 #pragma unroll
   for (float& sum : sums) sum = 0;
   if constexpr (Fragment<kStorage>::kTerms == 2) {
@@ -113,8 +109,7 @@ __device__ void multiply_half(const Fragment<kStorage>& a, const Columns& b, boo
       // Later terms of an infinite input are zeros, and must not meet an infinite weight.
       std::uint32_t weights[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        weights[i] = later_term ? only_finite(a.of[0][step][i]) : a.of[0][step][i];
+      for (int i = 0; i < 4; ++i) weights[i] = later_term ? only_finite(a.of[0][step][i]) : a.of[0][step][i];
       mma(sums, weights, in[step][0], in[step][1]);
     } else {
       mma(sums, a.of[0][step], in[step][0], in[step][1]);

@@ -74,7 +74,11 @@ __device__ void place(const Group& g, int expert, int first) {
   for (int slot = begin + lane; slot - lane < end; slot += 32) {
     const bool own = slot < end && local_of(g, slot) == expert;
     const unsigned all = __ballot_sync(~0u, own);
-    if (own) g.positions[first + __popc(all & ((1u << lane) - 1))] = slot;
+    if (own) {
+      const int position = first + __popc(all & ((1u << lane) - 1));
+      g.positions[position] = slot;
+      g.rows[position] = slot / g.top_k;
+    }
     first += __popc(all);
   }
   __syncthreads();
@@ -131,8 +135,8 @@ cudaError_t group(const Group& group, cudaStream_t stream) {
   const auto shared = static_cast<std::size_t>((1 + kCounted) * group.local_experts) * sizeof(int);
   const auto* function = reinterpret_cast<const void*>(group_slots);
   if (shared > 48 * 1024)
-    if (const cudaError_t error = cudaFuncSetAttribute(
-            function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
+    if (const cudaError_t error = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                       static_cast<int>(shared));
         error != cudaSuccess)
       return error;
   const dim3 grid(static_cast<unsigned>(std::clamp(group.local_experts, 1, 128)));

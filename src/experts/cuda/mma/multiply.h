@@ -47,7 +47,7 @@ struct Product {
   StripsLayout weights;
   Planes input;
   const std::int32_t* slots;  // position -> slot
-  int slots_per_row;          // of the input; 0: its rows are the positions
+  const std::int32_t* rows;   // position -> row of the input; null: the same
   const Tile* tiles;
   const std::int32_t* tile_count;
   bool down;
@@ -81,9 +81,11 @@ struct Group {
   int slots, experts, local_experts;
   int up_widest, down_widest;  // classes that tiles may have
   std::int32_t* local;         // [slots] local expert, or -1
-  std::int32_t* positions;     // [slots] position -> slot, by expert, ascending
-  std::int32_t* counts;        // [2, kWidths] tiles of a class, for up and for down
-  Tile* tiles;                 // [2, kWidths, most_tiles]
+  int top_k;
+  std::int32_t* positions;  // [slots] position -> slot, by expert, ascending
+  std::int32_t* rows;       // [slots] position -> slot / top_k
+  std::int32_t* counts;     // [2, kWidths] tiles of a class, for up and for down
+  Tile* tiles;              // [2, kWidths, most_tiles]
   int most_tiles;
 };
 /// At most so many tiles has a class.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The product for up to eight tokens of an expert, which waits for memory: a block works on one strip at a
-// time, its warps on every so many-th block of columns of it. A warp holds its next blocks in registers, where
-// they arrive while it works on the ones before. Sums of 64 columns go to shared memory, and one more warp
-// adds them up in the order of the columns, so what the warps share out is not to be seen in the result.
+// time, its warps on every so many-th block of columns of it. A warp holds its next blocks in registers,
+// where they arrive while it works on the ones before. Sums of 64 columns go to shared memory, and one more
+// warp adds them up in the order of the columns, so what the warps share out is not to be seen in the result.
 //
 // grid: as many blocks as the card holds, strips of tiles in turn    block: 32 * (warps + 1)
 // shared: two buffers of 2 * kHeld * warps * 128 floats
@@ -26,6 +26,11 @@ constexpr Sharing sharing(Storage storage, int k_blocks) {
   const int held = held_blocks(storage);
   const int rounds = (k_blocks + kMostWarps * held - 1) / (kMostWarps * held);
   return {(k_blocks + rounds * held - 1) / (rounds * held), rounds};
+}
+
+/// All warps of a block, from wherever they are.
+__device__ inline void meet(const Sharing& s) {
+  asm volatile("bar.sync 1, %0;" ::"r"((s.warps + 1) * kLanes) : "memory");
 }
 
 /// Sums of half a block: [16 rows][8 columns].
@@ -73,63 +78,70 @@ struct Step {
   __device__ const std::byte* expert(const Product& p) const {
     return p.experts + tile.expert * p.expert_bytes;
   }
+  template <Storage kStorage>
   __device__ const std::byte* blocks(const Product& p) const {
-    return expert(p) + p.weights.blocks + strip * p.weights.strip_bytes();
+    return expert(p) + p.weights.blocks +
+           static_cast<std::int64_t>(strip * p.weights.k_blocks) * block_bytes(kStorage);
   }
 };
 
-/// Terms of a token side by side in the eight columns of a product, where there is room. Infinite weights must
-/// not meet later terms of inputs, so those of 16 bits take one after another.
+/// Terms of a token side by side in the eight columns of a product, where there is room. Infinite weights
+/// must not meet later terms of inputs, so those of 16 bits take one after another.
 template <Storage kStorage>
 __device__ int terms_aside(const Product& p, const Tile& tile) {
   return value_bits(kStorage) < 16 && tile.count * p.input.terms <= 8 ? p.input.terms : 1;
 }
 
-/// The column of products that a lane fills: a token's row, from the lane's columns on.
+/// The column of products that a lane fills: a token's row, from the lane's columns of the first block on.
 struct Column {
-  const std::uint16_t* row = nullptr;  // null: zeros
+  const std::byte* row = nullptr;
+  int columns = 0;  // that are there; none: zeros
 
-  __device__ Columns load(const Product& p, int block, int half, int term, int lane) const {
-    Columns columns{};
-    const int first = block * kBlockColumns + 32 * (lane % 4) + 16 * half;
+  __device__ Columns load(int block, int half, std::ptrdiff_t term_bytes) const {
+    Columns in;
+    const std::byte* from = row + term_bytes + block * (2 * kBlockColumns) + 32 * half;
+    const int left = columns - block * kBlockColumns - 16 * half;
 #pragma unroll
-    for (int i = 0; i < 2; ++i)
-      if (row != nullptr && first + 8 * i < p.input.columns)
-        columns.of[i] = *reinterpret_cast<const uint4*>(row + term * p.input.plane + first + 8 * i);
-    return columns;
+    for (int i = 0; i < 2; ++i) in.of[i] = load_or_zeros(from + 16 * i, left > 8 * i);
+    return in;
   }
 };
 
 template <Storage kStorage>
 __device__ Column column_of(const Product& p, const Tile& tile, int lane) {
-  const int aside = terms_aside<kStorage>(p, tile), g = lane / 4;
-  if (g >= tile.count * aside) return {};
-  const int position = tile.first + g / aside;
-  const int row = p.slots_per_row == 0 ? position : load_fresh(p.slots + position) / p.slots_per_row;
-  return {p.input.data + static_cast<std::size_t>(row) * p.input.stride + g % aside * p.input.plane};
+  const int aside = terms_aside<kStorage>(p, tile), g = lane / 4, first = 32 * (lane % 4);
+  if (g >= tile.count * aside) return {reinterpret_cast<const std::byte*>(p.input.data), 0};
+  const int token = aside == 1 ? g : aside == 2 ? g / 2 : g / 3;
+  const int position = tile.first + token;
+  const int row = p.rows == nullptr ? position : load_fresh(p.rows + position);
+  const std::uint16_t* at = p.input.data + static_cast<std::size_t>(row) * p.input.stride +
+                            static_cast<std::size_t>(g - token * aside) * p.input.plane + first;
+  return {reinterpret_cast<const std::byte*>(at), p.input.columns - first};
 }
 
-/// A warp's block times all columns.
+/// A warp's block times all columns. The lane's sums go to `to`.
 template <Storage kStorage>
-__device__ void multiply_block(const Product& p, const Held<kStorage>& held, const Column& column, int block,
-                               int terms, int lane, float* partials) {
-  const int g = lane / 4, t = lane % 4;
+__device__ void multiply_block(const Held<kStorage>& held, const Column& column, int block, int terms,
+                               std::ptrdiff_t plane_bytes, float2* to) {
+  std::uint32_t m[kHalves][2];
 #pragma unroll
-  for (int half = 0; half < kHalves; ++half) {
-    Columns in = column.load(p, block, half, terms - 1, lane);
-    const auto a = fragment<kStorage>(held.values + half * half_pieces(kStorage), held.scales, half);
-    float whole[4] = {};
+  for (int half = 0; half < kHalves; ++half) multipliers(held.scales, half, m[half]);
+#pragma unroll
+  for (int half = 0; half < kHalves; ++half, to += kPartial / 2) {
+    Columns in = column.load(block, half, (terms - 1) * plane_bytes);
+    const auto a = fragment<kStorage>(held.values + half * half_pieces(kStorage), m[half]);
+    float whole[4];
+    multiply_half(a, in, terms > 1, whole);
+    scale_sums(held.scales, whole);
 #pragma unroll 1
-    for (int term = terms - 1;;) {
+    for (int term = terms - 2; term >= 0; --term) {
+      in = column.load(block, half, term * plane_bytes);
       float sums[4];
       multiply_half(a, in, term > 0, sums);
       scale_sums(held.scales, sums);
 #pragma unroll
       for (int i = 0; i < 4; ++i) whole[i] = __fadd_rn(whole[i], sums[i]);
-      if (--term < 0) break;
-      in = column.load(p, block, half, term, lane);
     }
-    float2* to = reinterpret_cast<float2*>(partials + half * kPartial + 8 * g + 2 * t);
     to[0] = {whole[0], whole[1]};
     to[32] = {whole[2], whole[3]};
   }
@@ -147,7 +159,7 @@ __device__ void reduce_strips(const Product& p, Step at, const Sharing& s, int i
     const int halves = kHalves * min(kHeld * s.warps, p.weights.k_blocks - first);
     const float* partials = shared + buffer * kHalves * kHeld * s.warps * kPartial;
     if (at.round == 0) sums[0][0] = sums[0][1] = sums[1][0] = sums[1][1] = 0;
-    __syncthreads();
+    meet(s);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int q = lane + i * kLanes;
@@ -155,8 +167,8 @@ __device__ void reduce_strips(const Product& p, Step at, const Sharing& s, int i
       const float* from = partials + q / at.tile.count * 8 + q % at.tile.count * aside;
 #pragma unroll 4
       for (int half = 0; half < halves; ++half, from += kPartial) {
-        float upper = 0, lower = 0;
-        for (int term = aside - 1; term >= 0; --term) {
+        float upper = from[aside - 1], lower = from[64 + aside - 1];
+        for (int term = aside - 2; term >= 0; --term) {
           upper = __fadd_rn(upper, from[term]);
           lower = __fadd_rn(lower, from[64 + term]);
         }
@@ -183,10 +195,11 @@ __device__ void reduce_strips(const Product& p, Step at, const Sharing& s, int i
 template <Storage kStorage>
 __device__ void multiply_strips(const Product& p, Step at, const Sharing& s, int items, float* shared) {
   constexpr int kHeld = held_blocks(kStorage), kBytes = block_bytes(kStorage);
-  const int warp = static_cast<int>(threadIdx.x) / kLanes, lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int warp = static_cast<int>(threadIdx.x / kLanes), lane = static_cast<int>(threadIdx.x % kLanes);
   const int a_round = kHeld * s.warps, k_blocks = p.weights.k_blocks;
   Held<kStorage> held[kHeld];
-  const std::byte* blocks = at.blocks(p);
+  const auto plane_bytes = static_cast<std::ptrdiff_t>(2 * p.input.plane);
+  const std::byte* blocks = at.blocks<kStorage>(p);
 #pragma unroll
   for (int j = 0; j < kHeld; ++j)
     if (j * s.warps + warp < k_blocks)
@@ -198,22 +211,23 @@ __device__ void multiply_strips(const Product& p, Step at, const Sharing& s, int
     Step next = at;
     const bool more = next.advance(p, s.rounds, items);
     const int terms = p.input.terms / terms_aside<kStorage>(p, at.tile);
-    float* partials = shared + buffer * kHalves * a_round * kPartial;
+    // Row g and columns 2 t and 2 t + 1 of the warp's first block.
+    float2* to = reinterpret_cast<float2*>(shared + (buffer * a_round + warp) * kHalves * kPartial) + lane;
     Column next_column = column;
 #pragma unroll
     for (int j = 0; j < kHeld; ++j) {
       const int in_round = j * s.warps + warp, block = at.round * a_round + in_round;
       if (block < k_blocks)
-        multiply_block(p, held[j], column, block, terms, lane, partials + kHalves * in_round * kPartial);
+        multiply_block(held[j], column, block, terms, plane_bytes, to + j * s.warps * kPartial);
       if (!more) continue;
       if (j == 0) {
-        blocks = next.blocks(p);
+        blocks = next.blocks<kStorage>(p);
         next_column = column_of<kStorage>(p, next.tile, lane);
       }
       const int later = next.round * a_round + in_round;
       if (later < k_blocks) held[j].load(blocks + static_cast<std::int64_t>(later) * kBytes, lane);
     }
-    __syncthreads();
+    meet(s);
     if (!more) return;
     at = next;
     column = next_column;

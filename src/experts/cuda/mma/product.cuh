@@ -18,7 +18,8 @@ cudaError_t start_wide(const Product& product, cudaStream_t stream) {
 template <Storage kStorage, int kWidth>
 cudaError_t start_terms(const Product& product, cudaStream_t stream) {
   if (product.input.terms == 1) return start_wide<kStorage, kWidth, 1>(product, stream);
-  if constexpr (kWidth <= widest(kMostTerms)) return start_wide<kStorage, kWidth, kMostTerms>(product, stream);
+  if constexpr (kWidth <= widest(kMostTerms))
+    return start_wide<kStorage, kWidth, kMostTerms>(product, stream);
   return cudaErrorInvalidValue;
 }
 

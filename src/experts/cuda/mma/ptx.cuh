@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <nv/target>
 
@@ -38,6 +39,19 @@ __device__ inline std::uint32_t load_once_u32(const void* from) {
 __device__ inline std::uint32_t load_once_u16(const void* from) {
   std::uint16_t v;
   asm volatile("ld.global.nc.L1::no_allocate.u16 %0, [%1];" : "=h"(v) : "l"(from));
+  return v;
+}
+
+/// 16 bytes of the card's memory, or zeros.
+__device__ inline uint4 load_or_zeros(const std::byte* from, bool there) {
+  uint4 v;
+  asm volatile(
+      "{.reg .pred there; setp.ne.b32 there, %5, 0;\n"
+      "mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0;\n"
+      "@there ld.global.v4.u32 {%0,%1,%2,%3}, [%4];}"
+      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+      : "l"(from), "r"(static_cast<int>(there))
+      : "memory");
   return v;
 }
 

@@ -14,8 +14,8 @@ struct BlockShape {
   std::size_t shared;
 };
 
-/// On SM90 and newer a kernel of ours may be started before the one of ours in front of it has ended: it waits
-/// itself (ptx.cuh).
+/// On SM90 and newer a kernel of ours may be started before the one of ours in front of it has ended: it
+/// waits itself (ptx.cuh).
 enum class After { everything, ours };
 
 /// Starts function(argument) on a grid.

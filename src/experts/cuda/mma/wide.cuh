@@ -13,9 +13,9 @@ namespace sluice::cuda {
 
 inline constexpr int kWideStrips = 8;
 
-template <Storage kStorage, int kWidth, int kTerms>
+template <Storage kStorage, int kWidth, int kInputTerms>
 struct Wide {
-  static constexpr int kTokens = tile_tokens(kWidth);
+  static constexpr int kTokens = tile_tokens(kWidth), kTerms = kInputTerms;
   static constexpr int kWarpStrips = kTokens >= 32 ? 2 : 1;
   static constexpr int kWarpTiles = (kTokens < 64 ? kTokens : 64) / 8;  // of eight tokens
   static constexpr int kWarpRows = kWideStrips / kWarpStrips, kWarpColumns = kTokens / (8 * kWarpTiles);
@@ -32,10 +32,11 @@ struct Wide {
   static constexpr int kSumsStride = kWideStrips * kStripRows + 4;
   static constexpr int kSums = kTokens * kSumsStride * 4;
 
-  /// What fits the 99 KB that a block may have on SM86 and SM89, and leaves room for another where it can.
+  /// What leaves room for two more blocks on SM90 and one on others, or fits the 99 KB that a block may have
+  /// on SM86 and SM89.
   static constexpr int kStages = [] {
-    const int budget = kStage * 4 <= 49 * 1024 ? 49 * 1024 : kStage * 3 <= 74 * 1024 ? 74 * 1024 : 98 * 1024;
-    const int fits = budget / kStage;
+    const int shared = 66 * 1024 / kStage, alone = 98 * 1024 / kStage;
+    const int fits = kTokens <= 64 && shared >= 3 ? shared : alone;
     return fits < 2 ? 2 : fits > 8 ? 8 : fits;
   }();
   static constexpr std::size_t shared_bytes() {
@@ -55,46 +56,67 @@ struct WideItem {
 /// eight lanes read at once are in all banks.
 __device__ inline int place_of(int token, int t, int i) { return ((i * 4 + t) ^ (token & 1) << 2) * 16; }
 
+/// What a thread copies into every stage, in bytes from the first block of the first strip, from the start of
+/// a row, and from the start of the stage.
 template <class W, Storage kStorage>
-__device__ void fetch_weights(const Product& p, const WideItem& item, int step, std::uint32_t stage) {
-  const std::byte* from = item.expert + p.weights.blocks + item.first_strip * p.weights.strip_bytes() +
-                          std::int64_t{step / kHalves} * block_bytes(kStorage);
-  const int strips = min(kWideStrips, p.weights.strips - item.first_strip);
-  constexpr int kPieces = W::kValues / 16, kScalePieces = W::kScales / 16;
-#pragma unroll
-  for (int i = 0; i < kWideStrips * kPieces / W::kThreads; ++i) {
-    const int piece = static_cast<int>(threadIdx.x) + i * W::kThreads;
-    const int strip = piece / kPieces, at = piece % kPieces * 16;
-    copy_async(stage + strip * W::kValues + at,
-               from + min(strip, strips - 1) * p.weights.strip_bytes() + step % kHalves * W::kValues + at);
-  }
-  if constexpr (kScalePieces > 0) {
-    const int piece = static_cast<int>(threadIdx.x);
-    const int strip = piece / kScalePieces, at = piece % kScalePieces * 16;
-    if (piece < kWideStrips * kScalePieces)
-      copy_async(stage + W::kScalesAt + piece * 16,
-                 from + min(strip, strips - 1) * p.weights.strip_bytes() + value_bytes(kStorage) + at);
-  }
-}
+struct Share {
+  static constexpr int kPieces = W::kValues / 16, kScalePieces = W::kScales / 16;
+  static constexpr int kValueCopies = kWideStrips * kPieces / W::kThreads;
+  static constexpr int kRows = (W::kTokens * 8 + W::kThreads - 1) / W::kThreads;
+  static constexpr int kRowStep = W::kThreads / 8;
 
-template <class W, int kTerms>
-__device__ void fetch_inputs(const Product& p, const std::uint16_t* const* rows, int step,
-                             std::uint32_t stage) {
-  // A thread always fetches the same piece: t and i are its own, tokens a constant distance apart.
-  const int thread = static_cast<int>(threadIdx.x), t = thread / 2 % 4, i = thread % 2;
-  const int column = step / kHalves * kBlockColumns + 32 * t + 16 * (step % kHalves) + 8 * i;
-  const bool there = column < p.input.columns;
+  std::uint32_t values[kValueCopies], scales;
+  int column;  // of step 0
+
+  __device__ Share(const Product& p, int first_strip) {
+    const std::uint32_t thread = threadIdx.x;
+    const std::uint32_t last =
+        static_cast<std::uint32_t>(min(kWideStrips, p.weights.strips - first_strip)) - 1;
+    const std::uint32_t strip_bytes = static_cast<std::uint32_t>(p.weights.k_blocks * block_bytes(kStorage));
 #pragma unroll
-  for (int n = 0; n < (W::kTokens * 8 + W::kThreads - 1) / W::kThreads; ++n) {
-    const int token = thread / 8 + n * (W::kThreads / 8);
-    if (token >= W::kTokens) break;
-    const std::uint16_t* from = rows[token] + (there ? column : 0);
-    const std::uint32_t to = stage + W::kInputsAt + token * W::kRowBytes + place_of(token, t, i);
-#pragma unroll
-    for (int term = 0; term < kTerms; ++term)
-      copy_async(to + term * W::kTermBytes, from + term * p.input.plane, there);
+    for (int i = 0; i < kValueCopies; ++i) {
+      const std::uint32_t piece = thread + i * W::kThreads;
+      values[i] = min(piece / kPieces, last) * strip_bytes + piece % kPieces * 16;
+    }
+    scales = 0;
+    if constexpr (kScalePieces > 0)
+      scales =
+          min(thread / kScalePieces, last) * strip_bytes + value_bytes(kStorage) + thread % kScalePieces * 16;
+    column = static_cast<int>(32 * (thread / 2 % 4) + 8 * (thread % 2));
   }
-}
+
+  __device__ void fetch(const Product& p, const std::byte* blocks, const std::uint16_t* const* rows, int step,
+                        std::uint32_t stage) const {
+    const std::uint32_t thread = threadIdx.x, block = static_cast<std::uint32_t>(step / kHalves);
+    const std::uint32_t half = static_cast<std::uint32_t>(step % kHalves);
+    const std::uint32_t at = block * block_bytes(kStorage);
+    const int from = step / kHalves * kBlockColumns + 16 * (step % kHalves) + column;
+    const bool there = from < p.input.columns;
+    const std::uint16_t* row[kRows];
+#pragma unroll
+    for (int n = 0; n < kRows; ++n)
+      row[n] = rows[min(thread / 8 + n * kRowStep, W::kTokens - 1)] + (there ? from : 0);
+#pragma unroll
+    for (int i = 0; i < kValueCopies; ++i)
+      copy_async(stage + 16 * (thread + i * W::kThreads), blocks + (values[i] + at + half * W::kValues));
+    if constexpr (kScalePieces > 0)
+      if (thread < kWideStrips * kScalePieces)
+        copy_async(stage + W::kScalesAt + thread * 16, blocks + (scales + at));
+    // A thread always fetches the same piece, of tokens an even distance apart.
+    const std::uint32_t token = thread / 8;
+    const std::uint32_t to =
+        stage + W::kInputsAt + token * W::kRowBytes +
+        place_of(static_cast<int>(token), static_cast<int>(thread / 2 % 4), static_cast<int>(thread % 2));
+    if (W::kTokens * 8 >= W::kThreads || token < W::kTokens) {
+#pragma unroll
+      for (int n = 0; n < kRows; ++n)
+#pragma unroll
+        for (int term = 0; term < W::kTerms; ++term)
+          copy_async(to + n * kRowStep * W::kRowBytes + term * W::kTermBytes, row[n] + term * p.input.plane,
+                     there);
+    }
+  }
+};
 
 template <class W>
 struct WideSums {
@@ -102,7 +124,7 @@ struct WideSums {
 };
 
 /// One stage: the sums of 64 columns, added to those of the columns before.
-template <class W, Storage kStorage, int kTerms>
+template <class W, Storage kStorage>
 __device__ void multiply_stage(const std::byte* stage, int step, WideSums<W>& sums) {
   const int warp = static_cast<int>(threadIdx.x) / kLanes, lane = static_cast<int>(threadIdx.x) % kLanes;
   const int g = lane / 4, t = lane % 4;
@@ -121,27 +143,30 @@ __device__ void multiply_stage(const std::byte* stage, int step, WideSums<W>& su
 #pragma unroll
     for (int i = 0; i < half_pieces(kStorage); ++i)
       values[i] = *reinterpret_cast<const uint4*>(stage + (strip + s) * W::kValues + i * 512 + lane * 16);
-    a[s] = fragment<kStorage>(values, scales[s], step % kHalves);
+    std::uint32_t m[2];
+    multipliers(scales[s], step % kHalves, m);
+    a[s] = fragment<kStorage>(values, m);
   }
   const std::byte* inputs = stage + W::kInputsAt + (first + g) * W::kRowBytes;
   const int places[2] = {place_of(g, t, 0), place_of(g, t, 1)};
 #pragma unroll
   for (int n = 0; n < W::kWarpTiles; ++n) {
-    float whole[W::kWarpStrips][4] = {};
+    float whole[W::kWarpStrips][4];
 #pragma unroll
-    for (int term = kTerms - 1; term >= 0; --term) {
+    for (int term = W::kTerms - 1; term >= 0; --term) {
       Columns in;
 #pragma unroll
       for (int i = 0; i < 2; ++i)
-        in.of[i] = *reinterpret_cast<const uint4*>(inputs + term * W::kTermBytes + n * 8 * W::kRowBytes +
-                                                   places[i]);
+        in.of[i] =
+            *reinterpret_cast<const uint4*>(inputs + term * W::kTermBytes + n * 8 * W::kRowBytes + places[i]);
 #pragma unroll
       for (int s = 0; s < W::kWarpStrips; ++s) {
         float part[4];
         multiply_half(a[s], in, term > 0, part);
         scale_sums(scales[s], part);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) whole[s][i] = __fadd_rn(whole[s][i], part[i]);
+        for (int i = 0; i < 4; ++i)
+          whole[s][i] = term == W::kTerms - 1 ? part[i] : __fadd_rn(whole[s][i], part[i]);
       }
     }
 #pragma unroll
@@ -178,21 +203,24 @@ __device__ void write_tile(const Product& p, const WideItem& item, const WideSum
   }
 }
 
-template <class W, Storage kStorage, int kTerms>
+template <class W, Storage kStorage>
 __device__ void multiply_item(const Product& p, const WideItem& item, const std::uint16_t** rows,
                               std::byte* ring) {
   for (int token = static_cast<int>(threadIdx.x); token < W::kTokens; token += W::kThreads) {
     // What is beyond the tile is not used.
     const int position = item.tile.first + min(token, item.tile.count - 1);
-    const int row = p.slots_per_row == 0 ? position : load_fresh(p.slots + position) / p.slots_per_row;
+    const int row = p.rows == nullptr ? position : load_fresh(p.rows + position);
     rows[token] = p.input.data + static_cast<std::size_t>(row) * p.input.stride;
   }
   __syncthreads();
   const auto base = static_cast<std::uint32_t>(__cvta_generic_to_shared(ring));
   const int steps = p.weights.k_blocks * kHalves;
+  const Share<W, kStorage> share(p, item.first_strip);
+  const std::byte* blocks =
+      item.expert + p.weights.blocks +
+      static_cast<std::int64_t>(item.first_strip) * p.weights.k_blocks * block_bytes(kStorage);
   const auto fetch = [&](int step, int stage) {
-    fetch_weights<W, kStorage>(p, item, step, base + stage * W::kStage);
-    fetch_inputs<W, kTerms>(p, rows, step, base + stage * W::kStage);
+    share.fetch(p, blocks, rows, step, base + stage * W::kStage);
   };
 #pragma unroll 1
   for (int step = 0; step < W::kStages - 1; ++step) {
@@ -207,7 +235,7 @@ __device__ void multiply_item(const Product& p, const WideItem& item, const std:
     __syncthreads();  // everybody's copies are there, and nobody reads the stage that is filled next
     if (step + W::kStages - 1 < steps) fetch(step + W::kStages - 1, next_stage);
     commit_copies();
-    multiply_stage<W, kStorage, kTerms>(ring + stage * W::kStage, step, sums);
+    multiply_stage<W, kStorage>(ring + stage * W::kStage, step, sums);
     stage = stage + 1 == W::kStages ? 0 : stage + 1;
     next_stage = next_stage + 1 == W::kStages ? 0 : next_stage + 1;
   }
@@ -235,7 +263,7 @@ __global__ void __launch_bounds__(Wide<kStorage, kWidth, kTerms>::kThreads,
                   .first_strip = i % groups * kWideStrips,
                   .expert = nullptr};
     item.expert = p.experts + item.tile.expert * p.expert_bytes;
-    multiply_item<W, kStorage, kTerms>(p, item, rows, ring);
+    multiply_item<W, kStorage>(p, item, rows, ring);
   }
 }
 
