@@ -11,7 +11,7 @@
 namespace sluice::cuda {
 namespace {
 
-/// Up to so many tokens everything waits for memory, and an expert with many takes several tiles of eight,
+/// Up to so many tokens everything waits for memory, and an expert with many takes several narrow tiles,
 /// which find its weights in L2.
 constexpr int kNarrowTokens = 64;
 

@@ -19,8 +19,11 @@ __device__ float finish(float sum, float factor, float bias) {
   return __fadd_rn(__fmul_rn(__fmul_rn(sum, kBack), factor), bias);
 }
 
-__device__ inline float activate(const Epilogue& e, float gate, float up) {
-  return Activations::visit(e.activation, [&]<class A>() { return A::apply(gate, up, e.params); });
+/// Called, not inlined: all activations are several hundred instructions, and a kernel has up to eight places
+/// that need one.
+__device__ __noinline__ inline float activate(Activation activation, ActivationParams params, float gate,
+                                              float up) {
+  return Activations::visit(activation, [&]<class A>() { return A::apply(gate, up, params); });
 }
 
 /// Zeros stand in the columns between the last channel and the next multiple of 8.
@@ -33,26 +36,39 @@ __device__ inline void write_mid(const Planes& mid, int position, int channel, i
     if (k < mid.terms) to[k * mid.plane] = terms.of[k];
 }
 
-/// Fragment rows g and g + 8 of a strip for the token at `position`, whose slot is `slot`.
+/// Factors and biases of fragment rows g and g + 8 of a strip.
+struct RowEnds {
+  float factor[2], bias[2];
+};
+
+__device__ inline RowEnds row_ends(const Product& p, const std::byte* expert, int strip, int g) {
+  const auto* factors = reinterpret_cast<const float*>(expert + p.weights.factors) + strip * kStripRows + g;
+  const auto* bias = reinterpret_cast<const float*>(expert + p.weights.bias) + strip * kStripRows + g;
+  return {{__ldg(factors), __ldg(factors + 8)}, {__ldg(bias), __ldg(bias + 8)}};
+}
+
+/// Where two sums belong: fragment rows g and g + 8 of a strip, and a token's position and slot.
+struct Target {
+  int strip, g, position, slot;
+};
+
 template <Storage kStorage>
-__device__ void write_sums(const Product& p, const std::byte* expert, int strip, int g, int position,
-                           int slot, TwoSums sums) {
-  const auto* factors = reinterpret_cast<const float*>(expert + p.weights.factors) + strip * kStripRows;
-  const auto* bias = reinterpret_cast<const float*>(expert + p.weights.bias) + strip * kStripRows;
-  const float upper = finish<kStorage>(sums.upper, factors[g], bias[g]);
-  const float lower = finish<kStorage>(sums.lower, factors[g + 8], bias[g + 8]);
+__device__ void write_sums(const Product& p, const Target& at, const RowEnds& ends, TwoSums sums) {
+  const float upper = finish<kStorage>(sums.upper, ends.factor[0], ends.bias[0]);
+  const float lower = finish<kStorage>(sums.lower, ends.factor[1], ends.bias[1]);
   const Epilogue& e = p.epilogue;
   if (p.weights.paired) {
-    write_mid(e.mid, position, strip * (kStripRows / 2) + g, p.weights.rows, activate(e, upper, lower));
+    write_mid(e.mid, at.position, at.strip * (kStripRows / 2) + at.g, p.weights.rows,
+              activate(e.activation, e.params, upper, lower));
     return;
   }
   for (int half = 0; half < 2; ++half) {
-    const int channel = strip * kStripRows + 8 * half + g;
+    const int channel = at.strip * kStripRows + 8 * half + at.g;
     const float value = half == 0 ? upper : lower;
     if (!p.down)
-      write_mid(e.mid, position, channel, p.weights.rows, activate(e, 0.0f, value));
+      write_mid(e.mid, at.position, channel, p.weights.rows, activate(e.activation, e.params, 0.0f, value));
     else if (channel < p.weights.rows)
-      e.out[static_cast<std::size_t>(slot) * e.out_stride + channel] = value;
+      e.out[static_cast<std::size_t>(at.slot) * e.out_stride + channel] = value;
   }
 }
 

@@ -40,6 +40,7 @@ __device__ void multipliers(const Scales<kStorage>& scales, int half, std::uint3
 template <Storage kStorage>
 struct Fragment {
   static constexpr int kTerms = kStorage == Storage::f16 ? 2 : 1;
+  static constexpr int kProducts = kTerms * kHalfSteps;  // with every term of the input
   std::uint32_t of[kTerms][kHalfSteps][4];
 };
 
@@ -88,32 +89,29 @@ struct Columns {
   uint4 of[2];
 };
 
-/// The sums of 64 columns for one term of the input. A tensor core cuts what it adds to the exponent of the
-/// largest, the sum so far included, so sums begin anew here and are added to others in float32.
+/// One of the Fragment::kProducts products of 64 columns and a term of the input. A tensor core cuts what it
+/// adds to the exponent of the largest, the sum so far included, so sums begin anew with the first of them
+/// and are added to others in float32. Callers do the same step of several sums in turn: each waits for its
+/// last.
 template <Storage kStorage>
-__device__ void multiply_half(const Fragment<kStorage>& a, const Columns& b, bool later_term,
+__device__ void multiply_step(const Fragment<kStorage>& a, int product, const Columns& b, bool later_term,
                               float (&sums)[4]) {
-  const std::uint32_t in[kHalfSteps][2] = {
-      {b.of[0].x, b.of[0].y}, {b.of[0].z, b.of[0].w}, {b.of[1].x, b.of[1].y}, {b.of[1].z, b.of[1].w}};
-#pragma unroll
-  for (float& sum : sums) sum = 0;
-  if constexpr (Fragment<kStorage>::kTerms == 2) {
+  const int step = product % kHalfSteps;
+  const uint4 four = b.of[step / 2];
+  const std::uint32_t b0 = step % 2 == 0 ? four.x : four.z, b1 = step % 2 == 0 ? four.y : four.w;
+  if constexpr (value_bits(kStorage) < 16) {
+    mma(sums, a.of[0][step], b0, b1);
+  } else if (Fragment<kStorage>::kTerms == 2 && product < kHalfSteps) {
     // An infinite weight's second term is zero: an infinite input must not meet it.
+    mma(sums, a.of[Fragment<kStorage>::kTerms - 1][step], only_finite(b0), only_finite(b1));
+  } else if (later_term) {
+    // Later terms of an infinite input are zeros, and must not meet an infinite weight.
+    std::uint32_t weights[4];
 #pragma unroll
-    for (int step = 0; step < kHalfSteps; ++step)
-      mma(sums, a.of[1][step], only_finite(in[step][0]), only_finite(in[step][1]));
-  }
-#pragma unroll
-  for (int step = 0; step < kHalfSteps; ++step) {
-    if constexpr (value_bits(kStorage) == 16) {
-      // Later terms of an infinite input are zeros, and must not meet an infinite weight.
-      std::uint32_t weights[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) weights[i] = later_term ? only_finite(a.of[0][step][i]) : a.of[0][step][i];
-      mma(sums, weights, in[step][0], in[step][1]);
-    } else {
-      mma(sums, a.of[0][step], in[step][0], in[step][1]);
-    }
+    for (int i = 0; i < 4; ++i) weights[i] = only_finite(a.of[0][step][i]);
+    mma(sums, weights, b0, b1);
+  } else {
+    mma(sums, a.of[0][step], b0, b1);
   }
 }
 

@@ -129,7 +129,9 @@ __global__ void __launch_bounds__(kGroupThreads) group_slots(const __grid_consta
 
 }  // namespace
 
-int most_tiles(int slots, int local_experts) { return std::min(slots, slots / 8 + local_experts); }
+int most_tiles(int slots, int local_experts) {
+  return std::min(slots, slots / tile_tokens(0) + local_experts);
+}
 
 cudaError_t group(const Group& group, cudaStream_t stream) {
   const auto shared = static_cast<std::size_t>((1 + kCounted) * group.local_experts) * sizeof(int);

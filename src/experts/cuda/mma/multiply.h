@@ -2,10 +2,10 @@
 // The border between the host and the kernels: what a product reads, and how it is started. Plain pointers
 // into the card's memory.
 //
-// Two kernels compute products. The narrow one has eight tokens a tile and splits the columns of a strip over
-// the warps of a block, for batches that wait for memory; the wide one has 16 to 128 tokens a tile. Both sum
-// in the same order, so a token gets the same bits from either: the sum of 64 columns of one term from the
-// tensor core, the terms of those columns from the last to the first, and then 64 columns after another.
+// Two kernels compute products. The narrow one has up to 16 tokens a tile, for batches that wait for memory;
+// the wide one has 32 to 128. Both sum in the same order, so a token gets the same bits from either: the sum
+// of 64 columns of one term from the tensor core, the terms of those columns from the last to the first, and
+// then 64 columns after another.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -54,13 +54,13 @@ struct Product {
   Epilogue epilogue;
 };
 
-/// Tokens of a tile by its width class: up to 8, which is the narrow kernel's, 16, 32, 64, 128.
-inline constexpr int kWidths = 5;
-constexpr int tile_tokens(int width) { return 8 << width; }
+/// Tokens of a tile by its width class: up to 16, which is the narrow kernel's, 32, 64, 128.
+inline constexpr int kWidths = 4;
+constexpr int tile_tokens(int width) { return 16 << width; }
 
 /// The widest class for an input of so many terms: its tiles and a ring of weights fit the shared memory of
 /// every card.
-constexpr int widest(int terms) { return terms == 1 ? 4 : 3; }
+constexpr int widest(int terms) { return terms == 1 ? 3 : 2; }
 
 /// Starts the tiles of a width class.
 struct Launch {

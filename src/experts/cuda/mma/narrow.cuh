@@ -1,259 +1,310 @@
 // SPDX-License-Identifier: Apache-2.0
-// The product for up to eight tokens of an expert, which waits for memory: a block works on one strip at a
-// time, its warps on every so many-th block of columns of it. A warp holds its next blocks in registers,
-// where they arrive while it works on the ones before. Sums of 64 columns go to shared memory, and one more
-// warp adds them up in the order of the columns, so what the warps share out is not to be seen in the result.
+// The product for up to 16 tokens of an expert, which waits for memory. A warp computes whole strips alone.
+// Their blocks pass through a ring in shared memory that only this warp uses, filled several blocks ahead and
+// on into the warp's next strip, so copies are on their way from the first block to the last, and no warp
+// waits for another. Inputs come from L1, where the strips of a thread block, which are neighbours, find them
+// again.
 //
-// grid: as many blocks as the card holds, strips of tiles in turn    block: 32 * (warps + 1)
-// shared: two buffers of 2 * kHeld * warps * 128 floats
+// grid: as many blocks as the card holds    block: 32 * kNarrowWarps
+// shared: a ring for every warp
 #pragma once
 
 #include "experts/cuda/mma/epilogue.cuh"
 
 namespace sluice::cuda {
 
-inline constexpr int kMostWarps = 8;
-/// Blocks that a warp holds in registers: about 4 KB.
-constexpr int held_blocks(Storage storage) {
-  return value_bits(storage) == 4 ? 4 : value_bits(storage) == 8 ? 2 : 1;
+inline constexpr int kNarrowWarps = 8;
+
+/// Blocks of a ring: 6 to 12 KB a warp. Two thread blocks have 85 KB on their way, where an H200 needs 40,
+/// and what is left is L1 for inputs.
+constexpr int ring_blocks(Storage storage) {
+  return value_bits(storage) == 4 ? 6 : value_bits(storage) == 8 ? 4 : 3;
 }
 
-/// Of a strip: warps that work on it, and how often they go over it.
-struct Sharing {
-  int warps, rounds;
+constexpr std::size_t narrow_shared_bytes(Storage storage) {
+  return static_cast<std::size_t>(kNarrowWarps * ring_blocks(storage) * block_bytes(storage));
+}
+
+/// A strip of a tile.
+struct TileStrip {
+  Tile tile;
+  int strip;
+  const std::byte* expert;
+
+  __device__ TileStrip(const Product& p, int item) : strip(item % p.weights.strips) {
+    const Tile* at = p.tiles + item / p.weights.strips;
+    tile = {load_fresh(&at->expert), load_fresh(&at->first), load_fresh(&at->count)};
+    expert = p.experts + tile.expert * p.expert_bytes;
+  }
 };
-constexpr Sharing sharing(Storage storage, int k_blocks) {
-  const int held = held_blocks(storage);
-  const int rounds = (k_blocks + kMostWarps * held - 1) / (kMostWarps * held);
-  return {(k_blocks + rounds * held - 1) / (rounds * held), rounds};
-}
 
-/// All warps of a block, from wherever they are.
-__device__ inline void meet(const Sharing& s) {
-  asm volatile("bar.sync 1, %0;" ::"r"((s.warps + 1) * kLanes) : "memory");
-}
+/// The strips of a warp: eight neighbours, or fewer where there are not eight for every thread block, are
+/// those of a block's warps, and then the next in turn, so that all blocks see experts of many tokens and of
+/// few.
+struct Turns {
+  int item, end;
 
-/// Sums of half a block: [16 rows][8 columns].
-inline constexpr int kPartial = 128;
-constexpr std::size_t narrow_shared_bytes(Storage storage, int warps) {
-  return std::size_t{2} * kHalves * static_cast<std::size_t>(held_blocks(storage) * warps) * kPartial * 4;
-}
+  __device__ Turns(const Product& p, int tiles) : end(tiles * p.weights.strips) {
+    const int blocks = static_cast<int>(gridDim.x), warp = static_cast<int>(threadIdx.x) / kLanes;
+    const int together = min((end + blocks - 1) / blocks, kNarrowWarps);
+    item = warp < together ? static_cast<int>(blockIdx.x) * together + warp : end;
+  }
+  /// With fewer than eight there is one turn.
+  __device__ void next() { item += static_cast<int>(gridDim.x) * kNarrowWarps; }
+};
 
 /// A lane's part of a block.
 template <Storage kStorage>
 struct Held {
   uint4 values[kHalves * half_pieces(kStorage)];
   Scales<kStorage> scales;
+};
 
-  __device__ void load(const std::byte* block, int lane) {
+/// A warp's blocks, in order.
+template <Storage kStorage>
+class Ring {
+ public:
+  static constexpr int kBlocks = ring_blocks(kStorage);
+
+  __device__ Ring(std::byte* memory, const Turns& turns)
+      : memory_(memory + threadIdx.x / kLanes * kBytes),
+        filled_(static_cast<std::uint32_t>(__cvta_generic_to_shared(memory_)) + lane() * 16),
+        turns_(turns) {}
+
+  /// Starts the copies of the next block, if there is one.
+  __device__ void fetch(const Product& p) {
+    if (left_ == 0 && turns_.item < turns_.end) start_strip(p);
+    if (left_ > 0) {
+      --left_;
+#pragma unroll
+      for (int i = 0; i < value_bytes(kStorage) / 512; ++i)
+        copy_async(filled_ + fill_ + i * 512, from_ + i * 512);
+      if (scale_bytes(kStorage) > 0 && lane() < scale_bytes(kStorage) / 16)
+        copy_async(filled_ + fill_ + value_bytes(kStorage), from_ + value_bytes(kStorage));
+      from_ += kBlock;
+    }
+    commit_copies();
+    fill_ = after(fill_);
+  }
+
+  /// The next block; fetches the one that takes the place of the block before it.
+  __device__ Held<kStorage> take(const Product& p) {
+    wait_copies<kBlocks - 2>();
+    __syncwarp();  // all lanes' copies are there, and all have read the block before
+    Held<kStorage> held;
+    const std::byte* block = memory_ + read_;
 #pragma unroll
     for (int i = 0; i < kHalves * half_pieces(kStorage); ++i)
-      values[i] = load_once(block + i * 512 + lane * 16);
+      held.values[i] = *reinterpret_cast<const uint4*>(block + i * 512 + lane() * 16);
     const std::byte* behind = block + value_bytes(kStorage);
-    if constexpr (scale_bytes(kStorage) == 2 * kLanes) scales.bytes = load_once_u16(behind + 2 * lane);
-    if constexpr (scale_bytes(kStorage) == 4 * kLanes) scales.bytes = load_once_u32(behind + 4 * lane);
-    if constexpr (Scales<kStorage>::kPerBlock) scales.rows = __ldg(reinterpret_cast<const float2*>(behind));
+    if constexpr (scale_bytes(kStorage) == 2 * kLanes)
+      held.scales.bytes = reinterpret_cast<const std::uint16_t*>(behind)[lane()];
+    if constexpr (scale_bytes(kStorage) == 4 * kLanes)
+      held.scales.bytes = reinterpret_cast<const std::uint32_t*>(behind)[lane()];
+    if constexpr (Scales<kStorage>::kPerBlock) held.scales.rows = *reinterpret_cast<const float2*>(behind);
+    read_ = after(read_);
+    fetch(p);
+    return held;
   }
+
+ private:
+  static constexpr std::uint32_t kBlock = block_bytes(kStorage), kBytes = kBlock * kBlocks;
+
+  __device__ static std::uint32_t lane() { return threadIdx.x % kLanes; }
+  __device__ static std::uint32_t after(std::uint32_t at) { return at == kBytes - kBlock ? 0 : at + kBlock; }
+  __device__ void start_strip(const Product& p) {
+    const Tile* tile = p.tiles + turns_.item / p.weights.strips;
+    from_ = p.experts + load_fresh(&tile->expert) * p.expert_bytes + p.weights.blocks +
+            static_cast<std::int64_t>(turns_.item % p.weights.strips * p.weights.k_blocks) * kBlock +
+            lane() * 16;
+    left_ = p.weights.k_blocks;
+    turns_.next();
+  }
+
+  const std::byte* memory_;
+  const std::byte* from_ = nullptr;  // of the block that is fetched next, a lane's first piece
+  std::uint32_t filled_;             // where pieces of the lane go to, and of which block
+  std::uint32_t fill_ = 0, read_ = 0;
+  int left_ = 0;  // blocks of the strip to fetch
+  Turns turns_;
 };
 
-/// Where a step is: a round over a strip of a tile.
-struct Step {
-  int item, round;
-  Tile tile;
-  int strip;
+/// What eight tokens, or four, give to a step: products with a term each; or one with the first two terms of
+/// a token in neighbouring columns and one with the last, which up to four tokens take two of instead of
+/// three.
+enum class Spread { one_term, three_terms, pairs };
 
-  __device__ void locate(const Product& p) {
-    const Tile* at = p.tiles + item / p.weights.strips;
-    strip = item % p.weights.strips;
-    tile = {load_fresh(&at->expert), load_fresh(&at->first), load_fresh(&at->count)};
-  }
-  __device__ bool advance(const Product& p, int rounds, int items) {
-    if (++round < rounds) return true;
-    round = 0;
-    item += static_cast<int>(gridDim.x);
-    if (item >= items) return false;
-    locate(p);
-    return true;
-  }
-  __device__ const std::byte* expert(const Product& p) const {
-    return p.experts + tile.expert * p.expert_bytes;
-  }
-  template <Storage kStorage>
-  __device__ const std::byte* blocks(const Product& p) const {
-    return expert(p) + p.weights.blocks +
-           static_cast<std::int64_t>(strip * p.weights.k_blocks) * block_bytes(kStorage);
-  }
-};
-
-/// Terms of a token side by side in the eight columns of a product, where there is room. Infinite weights
-/// must not meet later terms of inputs, so those of 16 bits take one after another.
-template <Storage kStorage>
-__device__ int terms_aside(const Product& p, const Tile& tile) {
-  return value_bits(kStorage) < 16 && tile.count * p.input.terms <= 8 ? p.input.terms : 1;
+constexpr int products(Spread spread) {
+  return spread == Spread::one_term ? 1 : spread == Spread::pairs ? 2 : 3;
 }
 
-/// The column of products that a lane fills: a token's row, from the lane's columns of the first block on.
-struct Column {
-  const std::byte* row = nullptr;
-  int columns = 0;  // that are there; none: zeros
+/// The B operands of half a block, for kTiles times eight tokens.
+template <Spread kSpread, int kTiles>
+struct HalfInputs {
+  Columns of[kTiles][products(kSpread)];
+};
 
-  __device__ Columns load(int block, int half, std::ptrdiff_t term_bytes) const {
-    Columns in;
-    const std::byte* from = row + term_bytes + block * (2 * kBlockColumns) + 32 * half;
-    const int left = columns - block * kBlockColumns - 16 * half;
+/// How tokens lie in the columns of a product: one each, or up to four of them in two each, so that four
+/// lanes end up with one token instead of two lanes with two.
+template <Spread kSpread>
+__device__ int column_shift(int count) {
+  return kSpread == Spread::pairs || (kSpread == Spread::one_term && count <= 4) ? 1 : 0;
+}
+
+/// Where a lane reads its part of the B operands. Columns beyond the tokens repeat the last one.
+template <Spread kSpread, int kTiles>
+struct Inputs {
+  const std::byte* at[kTiles][products(kSpread)];
+  int left;  // columns from the lane's first on
+
+  __device__ Inputs(const Product& p, const Tile& tile) {
+    const int lane = static_cast<int>(threadIdx.x) % kLanes, g = lane / 4, first = 32 * (lane % 4);
+    left = p.input.columns - first;
+    const int column = g >> column_shift<kSpread>(tile.count);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) in.of[i] = load_or_zeros(from + 16 * i, left > 8 * i);
+    for (int tokens = 0; tokens < kTiles; ++tokens) {
+      const int position = tile.first + min(8 * tokens + column, tile.count - 1);
+      const int row = p.rows == nullptr ? position : load_fresh(p.rows + position);
+      const std::uint16_t* from = p.input.data + static_cast<std::size_t>(row) * p.input.stride + first;
+#pragma unroll
+      for (int k = 0; k < products(kSpread); ++k) {
+        const int term = kSpread == Spread::pairs ? (k == 0 ? g % 2 : 2) : k;
+        at[tokens][k] =
+            reinterpret_cast<const std::byte*>(from + static_cast<std::size_t>(term) * p.input.plane);
+      }
+    }
+  }
+
+  /// Of a half of the block. All of its columns are there, or some are zeros.
+  __device__ HalfInputs<kSpread, kTiles> load(int half, bool all) const {
+    HalfInputs<kSpread, kTiles> in;
+#pragma unroll
+    for (int tokens = 0; tokens < kTiles; ++tokens) {
+#pragma unroll
+      for (int k = 0; k < products(kSpread); ++k) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const std::byte* from = at[tokens][k] + 32 * half + 16 * i;
+          in.of[tokens][k].of[i] =
+              all ? *reinterpret_cast<const uint4*>(from) : load_or_zeros(from, left > 16 * half + 8 * i);
+        }
+      }
+    }
     return in;
   }
+
+  __device__ void next_block() {
+#pragma unroll
+    for (int tokens = 0; tokens < kTiles; ++tokens) {
+#pragma unroll
+      for (int k = 0; k < products(kSpread); ++k) at[tokens][k] += 2 * kBlockColumns;
+    }
+    left -= kBlockColumns;
+  }
 };
 
-template <Storage kStorage>
-__device__ Column column_of(const Product& p, const Tile& tile, int lane) {
-  const int aside = terms_aside<kStorage>(p, tile), g = lane / 4, first = 32 * (lane % 4);
-  if (g >= tile.count * aside) return {reinterpret_cast<const std::byte*>(p.input.data), 0};
-  const int token = aside == 1 ? g : aside == 2 ? g / 2 : g / 3;
-  const int position = tile.first + token;
-  const int row = p.rows == nullptr ? position : load_fresh(p.rows + position);
-  const std::uint16_t* at = p.input.data + static_cast<std::size_t>(row) * p.input.stride +
-                            static_cast<std::size_t>(g - token * aside) * p.input.plane + first;
-  return {reinterpret_cast<const std::byte*>(at), p.input.columns - first};
-}
+/// Of rows g and g + 8: each for two tokens, or for one in elements 0 and 2.
+template <int kTiles>
+struct NarrowSums {
+  float of[kTiles][4] = {};
+};
 
-/// A warp's block times all columns. The lane's sums go to `to`.
-template <Storage kStorage>
-__device__ void multiply_block(const Held<kStorage>& held, const Column& column, int block, int terms,
-                               std::ptrdiff_t plane_bytes, float2* to) {
-  std::uint32_t m[kHalves][2];
+/// Adds the sums of half a block to those before.
+template <Storage kStorage, Spread kSpread, int kTiles>
+__device__ void multiply_half_block(const Held<kStorage>& held, int half,
+                                    const HalfInputs<kSpread, kTiles>& in, NarrowSums<kTiles>& sums) {
+  constexpr int kProducts = products(kSpread);
+  std::uint32_t m[2];
+  multipliers(held.scales, half, m);
+  const auto a = fragment<kStorage>(held.values + half * half_pieces(kStorage), m);
+  float part[kTiles][kProducts][4] = {};
 #pragma unroll
-  for (int half = 0; half < kHalves; ++half) multipliers(held.scales, half, m[half]);
+  for (int step = 0; step < Fragment<kStorage>::kProducts; ++step)
 #pragma unroll
-  for (int half = 0; half < kHalves; ++half, to += kPartial / 2) {
-    Columns in = column.load(block, half, (terms - 1) * plane_bytes);
-    const auto a = fragment<kStorage>(held.values + half * half_pieces(kStorage), m[half]);
-    float whole[4];
-    multiply_half(a, in, terms > 1, whole);
-    scale_sums(held.scales, whole);
-#pragma unroll 1
-    for (int term = terms - 2; term >= 0; --term) {
-      in = column.load(block, half, term * plane_bytes);
-      float sums[4];
-      multiply_half(a, in, term > 0, sums);
-      scale_sums(held.scales, sums);
+    for (int tokens = 0; tokens < kTiles; ++tokens)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) whole[i] = __fadd_rn(whole[i], sums[i]);
+      for (int k = 0; k < kProducts; ++k) multiply_step(a, step, in.of[tokens][k], k > 0, part[tokens][k]);
+#pragma unroll
+  for (int tokens = 0; tokens < kTiles; ++tokens) {
+#pragma unroll
+    for (int k = 0; k < kProducts; ++k) scale_sums(held.scales, part[tokens][k]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float whole = part[tokens][0][i];
+      if constexpr (kSpread == Spread::three_terms)
+        whole = __fadd_rn(__fadd_rn(part[tokens][2][i], part[tokens][1][i]), whole);
+      if constexpr (kSpread == Spread::pairs)
+        if (i % 2 == 0) whole = __fadd_rn(__fadd_rn(part[tokens][1][i], part[tokens][0][i + 1]), whole);
+      sums.of[tokens][i] = __fadd_rn(sums.of[tokens][i], whole);
     }
-    to[0] = {whole[0], whole[1]};
-    to[32] = {whole[2], whole[3]};
   }
 }
 
-/// The last warp: adds up what the others left, and writes the strip.
-template <Storage kStorage>
-__device__ void reduce_strips(const Product& p, Step at, const Sharing& s, int items, const float* shared) {
-  constexpr int kHeld = held_blocks(kStorage);
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  float sums[2][2] = {};
-  for (int buffer = 0;; buffer ^= 1) {
-    const int aside = terms_aside<kStorage>(p, at.tile);
-    const int first = at.round * kHeld * s.warps;
-    const int halves = kHalves * min(kHeld * s.warps, p.weights.k_blocks - first);
-    const float* partials = shared + buffer * kHalves * kHeld * s.warps * kPartial;
-    if (at.round == 0) sums[0][0] = sums[0][1] = sums[1][0] = sums[1][1] = 0;
-    meet(s);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int q = lane + i * kLanes;
-      if (q >= 8 * at.tile.count) continue;
-      const float* from = partials + q / at.tile.count * 8 + q % at.tile.count * aside;
-#pragma unroll 4
-      for (int half = 0; half < halves; ++half, from += kPartial) {
-        float upper = from[aside - 1], lower = from[64 + aside - 1];
-        for (int term = aside - 2; term >= 0; --term) {
-          upper = __fadd_rn(upper, from[term]);
-          lower = __fadd_rn(lower, from[64 + term]);
-        }
-        sums[i][0] = __fadd_rn(sums[i][0], upper);
-        sums[i][1] = __fadd_rn(sums[i][1], lower);
-      }
-    }
-    if (at.round == s.rounds - 1) {
+template <Storage kStorage, Spread kSpread, int kTiles>
+__device__ void multiply_strip(const Product& p, const TileStrip& at, Ring<kStorage>& ring) {
+  const int lane = static_cast<int>(threadIdx.x) % kLanes, g = lane / 4, t = lane % 4;
+  Inputs<kSpread, kTiles> inputs(p, at.tile);
+  // Asked for here, so that it is there at the end.
+  const RowEnds ends = row_ends(p, at.expert, at.strip, g);
+  NarrowSums<kTiles> sums;
+  const int whole = p.input.columns / kBlockColumns;
+  // Inputs of few tokens are asked for before the weights are waited for.
+  constexpr bool kFew = kTiles * products(kSpread) <= 3;
+  using In = HalfInputs<kSpread, kTiles>;
 #pragma unroll 1
-      for (int i = 0; i < 2; ++i) {
-        const int q = lane + i * kLanes;
-        if (q >= 8 * at.tile.count) continue;
-        const int position = at.tile.first + q % at.tile.count;
-        write_sums<kStorage>(p, at.expert(p), at.strip, q / at.tile.count, position,
-                             load_fresh(p.slots + position),
-                             {i == 0 ? sums[0][0] : sums[1][0], i == 0 ? sums[0][1] : sums[1][1]});
-      }
+  for (int block = 0; block < p.weights.k_blocks; ++block) {
+    In in[kHalves];
+    const bool all = block < whole;
+    if (all) {
+      in[0] = inputs.load(0, true);
+      if (kFew) in[1] = inputs.load(1, true);
+    } else {
+      in[0] = inputs.load(0, false);
+      if (kFew) in[1] = inputs.load(1, false);
     }
-    if (!at.advance(p, s.rounds, items)) return;
+    const Held<kStorage> held = ring.take(p);
+    multiply_half_block<kStorage, kSpread, kTiles>(held, 0, in[0], sums);
+    if (!kFew) in[1] = all ? inputs.load(1, true) : inputs.load(1, false);
+    multiply_half_block<kStorage, kSpread, kTiles>(held, 1, in[1], sums);
+    inputs.next_block();
+  }
+  const int shift = column_shift<kSpread>(at.tile.count);
+#pragma unroll
+  for (int i = 0; i < 2 * kTiles; ++i) {
+    const int token = i / 2 * 8 + (shift == 1 ? t : 2 * t + i % 2);
+    if (token >= at.tile.count || (shift == 1 && i > 0)) continue;
+    const int position = at.tile.first + token;
+    write_sums<kStorage>(p, {at.strip, g, position, p.down ? load_fresh(p.slots + position) : 0}, ends,
+                         {sums.of[i / 2][i % 2], sums.of[i / 2][2 + i % 2]});
   }
 }
 
-/// The other warps.
+/// Infinite weights must not meet later terms, so those of 16 bits do not have them in one product.
 template <Storage kStorage>
-__device__ void multiply_strips(const Product& p, Step at, const Sharing& s, int items, float* shared) {
-  constexpr int kHeld = held_blocks(kStorage), kBytes = block_bytes(kStorage);
-  const int warp = static_cast<int>(threadIdx.x / kLanes), lane = static_cast<int>(threadIdx.x % kLanes);
-  const int a_round = kHeld * s.warps, k_blocks = p.weights.k_blocks;
-  Held<kStorage> held[kHeld];
-  const auto plane_bytes = static_cast<std::ptrdiff_t>(2 * p.input.plane);
-  const std::byte* blocks = at.blocks<kStorage>(p);
-#pragma unroll
-  for (int j = 0; j < kHeld; ++j)
-    if (j * s.warps + warp < k_blocks)
-      held[j].load(blocks + static_cast<std::int64_t>(j * s.warps + warp) * kBytes, lane);
+inline constexpr int kPairedTokens = value_bits(kStorage) < 16 ? 4 : 0;
+
+template <Storage kStorage, int kTerms>
+__global__ void __launch_bounds__(kNarrowWarps* kLanes, value_bits(kStorage) == 16 && kTerms > 1 ? 1 : 2)
+    multiply_narrow(const __grid_constant__ Product p) {
+  extern __shared__ __align__(128) std::byte rings[];
+  // What a down product needs of the lists is older than the kernel before it, and weights are older still.
+  if (!p.down) wait_for_earlier();
+  Turns turns(p, load_fresh(p.tile_count));
+  Ring<kStorage> ring(rings, turns);
+#pragma unroll 1
+  for (int i = 0; i < Ring<kStorage>::kBlocks - 1; ++i) ring.fetch(p);
   if (p.down) wait_for_earlier();
   start_later();
-  Column column = column_of<kStorage>(p, at.tile, lane);
-  for (int buffer = 0;; buffer ^= 1) {
-    Step next = at;
-    const bool more = next.advance(p, s.rounds, items);
-    const int terms = p.input.terms / terms_aside<kStorage>(p, at.tile);
-    // Row g and columns 2 t and 2 t + 1 of the warp's first block.
-    float2* to = reinterpret_cast<float2*>(shared + (buffer * a_round + warp) * kHalves * kPartial) + lane;
-    Column next_column = column;
-#pragma unroll
-    for (int j = 0; j < kHeld; ++j) {
-      const int in_round = j * s.warps + warp, block = at.round * a_round + in_round;
-      if (block < k_blocks)
-        multiply_block(held[j], column, block, terms, plane_bytes, to + j * s.warps * kPartial);
-      if (!more) continue;
-      if (j == 0) {
-        blocks = next.blocks<kStorage>(p);
-        next_column = column_of<kStorage>(p, next.tile, lane);
-      }
-      const int later = next.round * a_round + in_round;
-      if (later < k_blocks) held[j].load(blocks + static_cast<std::int64_t>(later) * kBytes, lane);
-    }
-    meet(s);
-    if (!more) return;
-    at = next;
-    column = next_column;
-  }
-}
-
-template <Storage kStorage>
-__global__ void __launch_bounds__((kMostWarps + 1) * kLanes, 2)
-    multiply_narrow(const __grid_constant__ Product p) {
-  extern __shared__ __align__(16) float shared[];
-  // What a down product needs of the lists is older than the kernel before it.
-  if (!p.down) wait_for_earlier();
-  const int items = load_fresh(p.tile_count) * p.weights.strips;
-  Step at{.item = static_cast<int>(blockIdx.x), .round = 0, .tile = {}, .strip = 0};
-  if (at.item >= items) {
-    if (p.down) wait_for_earlier();
-    return;
-  }
-  at.locate(p);
-  const Sharing s = sharing(kStorage, p.weights.k_blocks);
-  if (static_cast<int>(threadIdx.x) / kLanes == s.warps) {
-    if (p.down) wait_for_earlier();
-    start_later();
-    reduce_strips<kStorage>(p, at, s, items, shared);
-  } else {
-    multiply_strips<kStorage>(p, at, s, items, shared);
+#pragma unroll 1
+  for (; turns.item < turns.end; turns.next()) {
+    const TileStrip at(p, turns.item);
+    constexpr Spread kApart = kTerms == 1 ? Spread::one_term : Spread::three_terms;
+    if (kTerms > 1 && at.tile.count <= kPairedTokens<kStorage>)
+      multiply_strip<kStorage, kTerms == 1 ? kApart : Spread::pairs, 1>(p, at, ring);
+    else if (at.tile.count <= 8)
+      multiply_strip<kStorage, kApart, 1>(p, at, ring);
+    else
+      multiply_strip<kStorage, kApart, 2>(p, at, ring);
   }
 }
 

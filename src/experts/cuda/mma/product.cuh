@@ -23,26 +23,24 @@ cudaError_t start_terms(const Product& product, cudaStream_t stream) {
   return cudaErrorInvalidValue;
 }
 
-template <Storage kStorage>
+template <Storage kStorage, int kTerms>
 cudaError_t start_narrow(const Product& product, cudaStream_t stream) {
-  const int warps = sharing(kStorage, product.weights.k_blocks).warps;
-  return start_everywhere(reinterpret_cast<const void*>(multiply_narrow<kStorage>), &product,
-                          {(warps + 1) * kLanes, narrow_shared_bytes(kStorage, warps)}, stream);
+  return start_everywhere(reinterpret_cast<const void*>(multiply_narrow<kStorage, kTerms>), &product,
+                          {kNarrowWarps * kLanes, narrow_shared_bytes(kStorage)}, stream);
 }
 
 template <Storage kStorage>
 cudaError_t start_any(const Product& product, const Launch& launch) {
   switch (launch.width) {
     case 0:
-      return start_narrow<kStorage>(product, launch.stream);
+      return product.input.terms == 1 ? start_narrow<kStorage, 1>(product, launch.stream)
+                                      : start_narrow<kStorage, kMostTerms>(product, launch.stream);
     case 1:
       return start_terms<kStorage, 1>(product, launch.stream);
     case 2:
       return start_terms<kStorage, 2>(product, launch.stream);
-    case 3:
-      return start_terms<kStorage, 3>(product, launch.stream);
     default:
-      return start_terms<kStorage, 4>(product, launch.stream);
+      return start_terms<kStorage, 3>(product, launch.stream);
   }
 }
 

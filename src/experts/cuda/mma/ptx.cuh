@@ -10,8 +10,13 @@
 
 namespace sluice::cuda {
 
-/// Global to shared memory, 16 bytes, beside what else the thread does; zeros where `there` is false.
-__device__ inline void copy_async(std::uint32_t to, const void* from, bool there = true) {
+/// Global to shared memory, 16 bytes, beside what else the thread does.
+__device__ inline void copy_async(std::uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+/// Zeros where `there` is false.
+__device__ inline void copy_async(std::uint32_t to, const void* from, bool there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0)
                : "memory");
 }
@@ -21,25 +26,6 @@ __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" :
 template <int kPending>
 __device__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
-
-/// Weights are read once: they need not push anything out of L1.
-__device__ inline uint4 load_once(const void* from) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from));
-  return v;
-}
-__device__ inline std::uint32_t load_once_u32(const void* from) {
-  std::uint32_t v;
-  asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(from));
-  return v;
-}
-__device__ inline std::uint32_t load_once_u16(const void* from) {
-  std::uint16_t v;
-  asm volatile("ld.global.nc.L1::no_allocate.u16 %0, [%1];" : "=h"(v) : "l"(from));
-  return v;
 }
 
 /// 16 bytes of the card's memory, or zeros.
