@@ -11,6 +11,7 @@
 
 #include "sluice/error.h"
 #include "testing/closeness.h"
+#include "testing/device_for.h"
 #include "testing/usable_backends.h"
 #include "tests/conformance/judge.h"
 
@@ -49,7 +50,9 @@ Outputs sum_of_parts(const Backend& backend, const Problem& problem, const std::
     SliceRange range{.routed = between(cuts, part, problem.spec().routed)};
     if (problem.spec().shared) range.shared = between(cuts, part, problem.spec().shared->experts);
     const LayerSlice mine = slice(problem.spec(), problem.weights(), range);
-    const Plan plan = choose({.layer = mine.spec, .device = detect(), .by_name = std::string(backend.name)});
+    const Plan plan = choose({.layer = mine.spec,
+                              .device = testing::device_for(backend.name),
+                              .by_name = std::string(backend.name)});
     const Layer layer(plan, mine.weights,
                       {.expert_map = problem.expert_map(), .executor = make_thread_team(2)});
     std::vector<LoraAdapter> adapters;

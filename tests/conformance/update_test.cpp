@@ -12,6 +12,7 @@
 #include "format/integers.h"
 #include "format/scales.h"
 #include "sluice/error.h"
+#include "testing/device_for.h"
 #include "testing/usable_backends.h"
 #include "tests/conformance/judge.h"
 
@@ -30,7 +31,7 @@ class UpdateTest : public ::testing::TestWithParam<const Backend*> {
 
   Layer layer(const LayerSpec& spec, const LayerWeights& weights) const {
     return Layer(choose({.layer = spec,
-                         .device = detect(),
+                         .device = testing::device_for(backend().name),
                          .tokens = {1},
                          .by_name = std::string(backend().name),
                          .calls = {CallModes::of<call::Update>()}}),

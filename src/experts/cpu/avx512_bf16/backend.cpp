@@ -22,6 +22,10 @@ std::unique_ptr<PackedExperts> pack(const PackInput& input) {
   return cpu::pack(kCpuAvx512Bf16, kAvx512Bf16Lanes, input);
 }
 
+std::unique_ptr<PackedExperts> adopt(const PackInput& input, PackedBytes bytes) {
+  return cpu::adopt(kCpuAvx512Bf16, kAvx512Bf16Lanes, input, std::move(bytes));
+}
+
 std::int64_t packed_bytes(const ExpertsSpec& spec) { return cpu::packed_bytes(spec, kAvx512Bf16Lanes); }
 
 /// Of the time of cpu.avx512, measured on Sapphire Rapids: 1.0 to 1.2 up to 64 tokens, 0.8 to 1.15 above.
@@ -68,6 +72,7 @@ constinit const Backend kCpuAvx512Bf16{
     .packed_bytes = packed_bytes,
     .kernels = kernels,
     .update = cpu::update,
+    .keeping = {.version = cpu::kLayoutVersion, .bytes = cpu::bytes, .adopt = adopt},
 };
 
 }  // namespace sluice

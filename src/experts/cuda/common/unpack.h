@@ -63,16 +63,14 @@ SLUICE_HD std::uint32_t unpack_fp8(std::uint32_t two_codes) {
 
 // ---- multipliers: bf16, the same in both halves
 
-SLUICE_HD std::uint32_t both_halves(std::uint32_t bf16) { return bf16 | bf16 << 16; }
-
 /// 2^120, for values that have no scale of their own.
 inline constexpr std::uint32_t kFp8Unscaled = (120u + 127u) << 7 | (120u + 127u) << 23;
 
-/// The stored byte of an e8m0 scale is the exponent of the multiplier.
-SLUICE_HD std::uint32_t e8m0_multiplier(std::uint32_t byte) { return both_halves(byte << 7); }
+/// The stored byte of an e8m0 scale is the exponent of the multiplier. One product puts it in both halves.
+SLUICE_HD std::uint32_t e8m0_multiplier(std::uint32_t byte) { return byte * 0x00800080u; }
 
 /// That of an e4m3 scale s is s 2^118, whose three upper exponent bits are always ones.
-SLUICE_HD std::uint32_t e4m3_multiplier(std::uint32_t byte) { return both_halves(0x7000u | byte << 4); }
+SLUICE_HD std::uint32_t e4m3_multiplier(std::uint32_t byte) { return byte * 0x00100010u + 0x70007000u; }
 
 /// What e4m3 multipliers lack to the 2^126 of the pattern.
 inline constexpr float kFp4E4m3Back = 256.0f;

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The border between the host and the kernels: what a product reads, and how it is started. Plain pointers
 // into the card's memory.
+//
+// Two kernels compute products. The narrow one has up to 16 tokens a tile, for batches that wait for memory;
+// the wide one has 32 to 128. Both sum in the same order, so a token gets the same bits from either: the sum
+// of 64 columns of one term from the tensor core, the terms of those columns from the last to the first, and
+// then 64 columns after another.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -19,19 +24,20 @@ struct Tile {
   std::int32_t expert, first, count;
 };
 
-/// Rows as sums of bf16: term k of row r begins at data + k * plane + r * stride, in elements.
+/// Rows as sums of bf16: term k of row r begins at data + k * plane + r * stride, in elements. `columns` are
+/// there, a multiple of 8; what is beyond is zero.
 struct Planes {
   std::uint16_t* data;
   std::size_t plane, stride;
-  int terms;
+  int terms, columns;
 };
 
 /// What becomes of the sums.
 struct Epilogue {
   Activation activation;
   ActivationParams params;
-  Planes mid;  // where gate and up go, activated; unused for down
-  float* out;  // where down goes, [positions, out_stride]
+  Planes mid;  // [positions] where gate and up go, activated; unused for down
+  float* out;  // [slots, out_stride] where down goes
   std::size_t out_stride;
 };
 
@@ -40,19 +46,25 @@ struct Product {
   std::int64_t expert_bytes;
   StripsLayout weights;
   Planes input;
-  const std::int32_t* rows;  // position -> row of the input; null: the same
+  const std::int32_t* slots;  // position -> slot
+  const std::int32_t* rows;   // position -> row of the input; null: the same
   const Tile* tiles;
+  const std::int32_t* tile_count;
   bool down;
   Epilogue epilogue;
 };
 
-/// Tokens of a tile by its width class: 8, 16, 32, 64.
+/// Tokens of a tile by its width class: up to 16, which is the narrow kernel's, 32, 64, 128.
 inline constexpr int kWidths = 4;
-constexpr int tile_tokens(int width) { return 8 << width; }
+constexpr int tile_tokens(int width) { return 16 << width; }
 
-/// Starts `tiles` tiles of a width class.
+/// The widest class for an input of so many terms: its tiles and a ring of weights fit the shared memory of
+/// every card.
+constexpr int widest(int terms) { return terms == 1 ? 3 : 2; }
+
+/// Starts the tiles of a width class.
 struct Launch {
-  int width, tiles;
+  int width;
   cudaStream_t stream;
 };
 cudaError_t multiply_fp4_e8m0(const Product& product, const Launch& launch);
@@ -62,32 +74,42 @@ cudaError_t multiply_fp8_e8m0(const Product& product, const Launch& launch);
 cudaError_t multiply_bf16(const Product& product, const Launch& launch);
 cudaError_t multiply_f16(const Product& product, const Launch& launch);
 
-/// Terms that the input of a tile may have, so that it and a ring of weights fit the shared memory of every
-/// card: one in the widest, three in others.
-constexpr int most_terms(int width) { return width == kWidths - 1 ? 1 : kMostTerms; }
-/// The widest class for an input of so many terms.
-constexpr int widest(int terms) { return terms == 1 ? kWidths - 1 : kWidths - 2; }
+/// From ids to the tiles of every expert.
+struct Group {
+  const std::int32_t* ids;         // [slots] global
+  const std::int32_t* expert_map;  // [experts] -> local or -1; null: the same
+  int slots, experts, local_experts;
+  int up_widest, down_widest;  // classes that tiles may have
+  std::int32_t* local;         // [slots] local expert, or -1
+  int top_k;
+  std::int32_t* positions;  // [slots] position -> slot, by expert, ascending
+  std::int32_t* rows;       // [slots] position -> slot / top_k
+  std::int32_t* counts;     // [2, kWidths] tiles of a class, for up and for down
+  Tile* tiles;              // [2, kWidths, most_tiles]
+  int most_tiles;
+};
+/// At most so many tiles has a class.
+int most_tiles(int slots, int local_experts);
+cudaError_t group(const Group& group, cudaStream_t stream);
 
 /// Rows of a call to planes.
 struct Stage {
-  const std::byte* rows;  // [rows, width], dense
+  const std::byte* rows;
+  std::ptrdiff_t row_stride;  // bytes
   DType dtype;
   int width;
-  int count;                   // of staged rows
-  const std::int32_t* source;  // staged row -> row; null: the same
-  const float* weights;        // [count] to multiply by; null: none
-  Planes out;                  // padded to whole blocks of columns with zeros
+  int count;             // of staged rows
+  int slots_per_row;     // staged row r is row r / slots_per_row
+  const float* weights;  // [count] to multiply by; null: none
+  Planes out;
 };
 cudaError_t stage(const Stage& stage, cudaStream_t stream);
 
-/// Zeros in columns [first, planes.stride) of `rows` rows.
-cudaError_t clear_tail(const Planes& planes, int rows, int first, cudaStream_t stream);
-
 /// Token t is the sum, in order, of its slots' weights times their rows.
 struct Combine {
-  const float* rows;              // [positions, width]
-  const std::int32_t* positions;  // [tokens, top_k], -1 for none
-  const float* weights;           // [tokens, top_k]; null: ones
+  const float* rows;          // [slots, width]
+  const std::int32_t* local;  // [slots], -1 for none
+  const float* weights;       // [slots]; null: ones
   int tokens, top_k, width;
   float* out;  // [tokens, width]
 };

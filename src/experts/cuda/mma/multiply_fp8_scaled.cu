@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experts/cuda/mma/multiply.cuh"
+#include "experts/cuda/mma/product.cuh"
 
 namespace sluice::cuda {
 

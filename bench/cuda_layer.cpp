@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: Apache-2.0
+// Times whole layers of cuda.mma on the card: routed experts with given ids, everything in the card's memory,
+// calls in a CUDA graph. Every call has a routing of its own and layers take turns, so weights are not in L2
+// from the call before (at one token a layer of gpt-oss nearly fits it). One JSON line a result, in the form
+// of bench/results.
+//
+//   bench_cuda_layer --shape gpt-oss-120b --format mxfp4 --tokens 1,16,256 [--routing zipf] [--calls 16]
+//                    [--seconds 0.2] [--once] [--check]
+//
+// --once: one call a token count, without a graph, for a profiler. --check: results against a backend of the
+// processor and against the same tokens in another batch, and no timing.
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "experts/backend.h"
+#include "experts/cuda/common/repack.h"
+#include "experts/cuda/mma/enqueue.h"
+#include "format/formats.h"
+#include "sluice/layer.h"
+#include "testing/synthetic.h"
+
+namespace sluice {
+namespace {
+
+using cuda::check;
+
+/// gpu-measured.md: one H200.
+constexpr double kReadGbps = 4650, kBf16Gflops = 870e3;
+constexpr int kDistinctExperts = 4, kLayers = 2;
+
+struct Options {
+  std::string shape = "gpt-oss-120b", format = "mxfp4", routing = "uniform";
+  std::vector<int> tokens = {1, 4, 16, 64, 256, 1024, 4096};
+  int calls = 16;
+  double seconds = 0.2;
+  bool once = false, check = false;
+};
+
+Options parse(int count, char** arguments) {
+  Options o;
+  for (int i = 1; i < count; ++i) {
+    const std::string name = arguments[i];
+    if (name == "--once" || name == "--check") {
+      (name == "--once" ? o.once : o.check) = true;
+      continue;
+    }
+    if (i + 1 >= count) throw std::runtime_error(name + " needs a value");
+    const std::string value = arguments[++i];
+    if (name == "--shape")
+      o.shape = value;
+    else if (name == "--format")
+      o.format = value;
+    else if (name == "--routing")
+      o.routing = value;
+    else if (name == "--calls")
+      o.calls = std::stoi(value);
+    else if (name == "--seconds")
+      o.seconds = std::stod(value);
+    else if (name == "--tokens") {
+      o.tokens.clear();
+      for (std::size_t at = 0; at < value.size();
+           at = value.find(',', at) == std::string::npos ? value.size() : value.find(',', at) + 1)
+        o.tokens.push_back(std::stoi(value.substr(at)));
+    } else
+      throw std::runtime_error("unknown option " + name);
+  }
+  return o;
+}
+
+template <class T>
+cuda::DeviceMemory upload(const std::vector<T>& host) {
+  cuda::DeviceMemory memory = cuda::allocate(host.size() * sizeof(T));
+  check(cudaMemcpy(memory.get(), host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice), "copying");
+  return memory;
+}
+
+/// A layer whose experts are a few drawn ones again and again, each in memory of its own.
+std::unique_ptr<cuda::Packed> make_layer(const Backend& backend, const ExpertsSpec& spec,
+                                         const std::vector<std::byte>& few) {
+  const cuda::ExpertLayout layout = cuda::expert_layout(spec);
+  const auto bytes = static_cast<std::size_t>(layout.bytes);
+  auto packed = std::make_unique<cuda::Packed>(
+      backend, spec, cuda::allocate(bytes * static_cast<std::size_t>(spec.local_experts)));
+  for (int e = 0; e < spec.local_experts; ++e)
+    check(cudaMemcpy(packed->memory.get() + static_cast<std::size_t>(e) * bytes,
+                     few.data() + static_cast<std::size_t>(e % kDistinctExperts) * bytes, bytes,
+                     cudaMemcpyHostToDevice),
+          "copying weights");
+  return packed;
+}
+
+/// Experts of a token without replacement: all alike, or Zipf(1) over shuffled experts.
+std::vector<std::int32_t> draw_ids(const ExpertsSpec& spec, const Options& o, int tokens,
+                                   std::mt19937& random) {
+  std::vector<double> weight(static_cast<std::size_t>(spec.experts), 1.0);
+  if (o.routing == "zipf")
+    for (std::size_t e = 0; e < weight.size(); ++e) weight[e] = 1.0 / static_cast<double>(e + 1);
+  std::shuffle(weight.begin(), weight.end(), random);
+  std::vector<std::int32_t> ids;
+  for (int t = 0; t < tokens; ++t) {
+    std::vector<double> left = weight;
+    for (int k = 0; k < spec.top_k; ++k) {
+      std::discrete_distribution<int> pick(left.begin(), left.end());
+      const int e = pick(random);
+      left[static_cast<std::size_t>(e)] = 0;
+      ids.push_back(e);
+    }
+  }
+  return ids;
+}
+
+/// What a call reads and writes, on the card.
+struct Call {
+  cuda::DeviceMemory ids, weights;
+  int distinct;
+};
+
+class Bench {
+ public:
+  Bench(const Options& o, const Backend& backend)
+      : o_(o), layer_(testing::public_shape(o.shape, Format::parse(o.format).value())), backend_(backend) {
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream");
+  }
+
+  void run() {
+    pack();
+    for (const int tokens : o_.tokens) {
+      try {
+        if (o_.check)
+          compare(tokens);
+        else
+          time(tokens);
+      } catch (const std::exception& e) {
+        fmt::print("{{\"tokens\": {}, \"error\": \"{}\"}}\n", tokens, e.what());
+      }
+      std::fflush(stdout);
+    }
+  }
+
+ private:
+  const ExpertsSpec& spec() const { return layer_.routed; }
+
+  LayerSpec few_experts() const {
+    LayerSpec few = layer_;
+    few.routed.experts = few.routed.local_experts = kDistinctExperts;
+    few.routed.top_k = std::min(few.routed.top_k, kDistinctExperts);
+    return few;
+  }
+
+  void pack() {
+    const auto team = make_thread_team();
+    const LayerSpec few = few_experts();
+    few_weights_ = testing::synthetic_weights(few, 1, *team);
+    const cuda::ExpertLayout layout = cuda::expert_layout(spec());
+    std::vector<std::byte> memory(static_cast<std::size_t>(layout.bytes) * kDistinctExperts);
+    for (int e = 0; e < kDistinctExperts; ++e)
+      cuda::repack(spec(), layout, few_weights_.routed[static_cast<std::size_t>(e)],
+                   memory.data() + e * layout.bytes, *team);
+    for (int i = 0; i < (o_.check ? 1 : kLayers); ++i)
+      layers_.push_back(make_layer(backend_, spec(), memory));
+  }
+
+  Call make_call(int tokens, std::mt19937& random) const {
+    const std::vector<std::int32_t> ids = draw_ids(spec(), o_, tokens, random);
+    std::vector<bool> hit(static_cast<std::size_t>(spec().experts));
+    for (const std::int32_t id : ids) hit[static_cast<std::size_t>(id)] = true;
+    return {upload(ids), upload(std::vector<float>(ids.size(), 1.0f / static_cast<float>(spec().top_k))),
+            static_cast<int>(std::count(hit.begin(), hit.end(), true))};
+  }
+
+  cuda::CardCall card_call(const RowsView& rows, const Call& call, float* output,
+                           std::byte* workspace) const {
+    return {.input = rows,
+            .top_k = spec().top_k,
+            .ids = reinterpret_cast<const std::int32_t*>(call.ids.get()),
+            .weights = reinterpret_cast<const float*>(call.weights.get()),
+            .expert_map = nullptr,
+            .output = output,
+            .workspace = workspace,
+            .stream = stream_};
+  }
+
+  struct Memory {
+    cuda::DeviceMemory rows, output, workspace;
+    RowsView view;
+  };
+  Memory memory_for(int tokens) const {
+    const testing::HiddenStates hidden = testing::synthetic_hidden(tokens, spec().hidden, 7);
+    Memory m{upload(hidden.rows),
+             cuda::allocate(std::size_t(tokens) * std::size_t(spec().hidden) * 4),
+             {},
+             hidden.view};
+    m.view.data = m.rows.get();
+    const std::size_t bytes = cuda::card_bytes(*layers_[0], m.view, spec().top_k);
+    m.workspace = cuda::allocate(bytes);
+    check(cudaMemset(m.workspace.get(), 0xFF, bytes), "poisoning");
+    check(cudaMemset(m.output.get(), 0xFF, std::size_t(tokens) * std::size_t(spec().hidden) * 4),
+          "poisoning");
+    return m;
+  }
+
+  void time(int tokens) {
+    std::mt19937 random(static_cast<unsigned>(tokens));
+    const Memory m = memory_for(tokens);
+    const int many = o_.once ? 1 : tokens > 256 ? std::max(2, o_.calls / 4) : o_.calls;
+    std::vector<Call> calls;
+    for (int i = 0; i < many; ++i) calls.push_back(make_call(tokens, random));
+    const auto all = [&] {
+      for (int i = 0; i < many; ++i)
+        cuda::enqueue(*layers_[static_cast<std::size_t>(i % kLayers)],
+                      card_call(m.view, calls[static_cast<std::size_t>(i)],
+                                reinterpret_cast<float*>(m.output.get()), m.workspace.get()));
+    };
+    all();
+    check(cudaStreamSynchronize(stream_), "a layer");
+    if (o_.once) return;
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t exec = nullptr;
+    check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capturing");
+    all();
+    check(cudaStreamEndCapture(stream_, &graph), "capturing");
+    check(cudaGraphInstantiate(&exec, graph, 0), "making a graph");
+    report(tokens, calls, replay(exec, many));
+    cudaGraphExecDestroy(exec);
+    cudaGraphDestroy(graph);
+  }
+
+  /// Microseconds a call, of every replay.
+  std::vector<double> replay(cudaGraphExec_t exec, int calls) const {
+    cudaEvent_t before = nullptr, after = nullptr;
+    check(cudaEventCreate(&before), "an event");
+    check(cudaEventCreate(&after), "an event");
+    std::vector<double> times;
+    double total = 0;
+    for (int i = -2; i < 400 && (i < 10 || total < o_.seconds * 1e6); ++i) {
+      check(cudaEventRecord(before, stream_), "an event");
+      check(cudaGraphLaunch(exec, stream_), "a graph");
+      check(cudaEventRecord(after, stream_), "an event");
+      check(cudaEventSynchronize(after), "a graph");
+      float ms = 0;
+      check(cudaEventElapsedTime(&ms, before, after), "an event");
+      if (i < 0) continue;
+      total += 1e3 * static_cast<double>(ms);
+      times.push_back(1e3 * static_cast<double>(ms) / calls);
+    }
+    cudaEventDestroy(before);
+    cudaEventDestroy(after);
+    std::sort(times.begin(), times.end());
+    return times;
+  }
+
+  void report(int tokens, const std::vector<Call>& calls, const std::vector<double>& times) const {
+    double experts = 0;
+    for (const Call& call : calls) experts += call.distinct;
+    experts /= static_cast<double>(calls.size());
+    const double slots = double(tokens) * spec().top_k;
+    const double matrices = spec().formats.gate ? 3 : 2;
+    const double weights = matrices * spec().hidden * spec().intermediate;
+    const double bytes = experts * static_cast<double>(few_bytes()) + 6.0 * tokens * spec().hidden;
+    const double flops = 2 * slots * weights;
+    const double floor = std::max(1e-3 * bytes / kReadGbps, 1e-3 * flops / kBf16Gflops);
+    const double median = times[times.size() / 2];
+    fmt::print(
+        "{{\"schema\": \"sluice.bench/1\", \"backend\": \"cuda.mma\", \"shape\": \"{}\", \"format\": \"{}\", "
+        "\"routing\": \"{}\", \"tokens\": {}, \"median_us\": {:.2f}, \"p10_us\": {:.2f}, \"p90_us\": {:.2f}, "
+        "\"best_us\": {:.2f}, \"windows\": {}, \"experts_hit\": {:.1f}, \"bytes\": {:.0f}, \"flops\": "
+        "{:.0f}, "
+        "\"floor_us\": {:.2f}, \"share_of_floor\": {:.3f}, \"tb_per_s\": {:.2f}, \"tflops\": {:.1f}, "
+        "\"sm_clock\": {}}}\n",
+        o_.shape, o_.format, o_.routing, tokens, median, times[times.size() / 10],
+        times[times.size() * 9 / 10], times[0], times.size(), experts, bytes, flops, floor, floor / median,
+        1e-6 * bytes / median, 1e-6 * flops / median, sm_clock());
+  }
+
+  /// Of one expert, by its format.
+  std::int64_t few_bytes() const {
+    const ExpertWeights& e = few_weights_.routed[0];
+    std::int64_t bytes = 0;
+    for (const WeightMatrix* m : {e.gate ? &*e.gate : nullptr, &e.up, &e.down})
+      if (m != nullptr)
+        bytes += static_cast<std::int64_t>(double(m->rows) * double(m->cols) * bits_of(m->format));
+    return bytes;
+  }
+  static double bits_of(Format format) {
+    const std::map<std::string, double> bits = {
+        {"mxfp4", 4.25}, {"nvfp4", 4.5}, {"mxfp8", 8.25}, {"bf16", 16}, {"f16", 16}};
+    const auto at = bits.find(std::string(format.str()));
+    return (at == bits.end() ? 8.0 : at->second) / 8;
+  }
+
+  static int sm_clock() {
+    int clock = 0;
+    if (FILE* smi =
+            popen("nvidia-smi --query-gpu=clocks.sm --format=csv,noheader,nounits -i 0 2>/dev/null", "r")) {
+      if (std::fscanf(smi, "%d", &clock) != 1) clock = 0;
+      pclose(smi);
+    }
+    return clock;
+  }
+
+  std::vector<float> outputs(int tokens, int first, const std::vector<std::int32_t>& ids,
+                             const testing::HiddenStates& hidden) const {
+    const std::size_t k = std::size_t(spec().top_k), width = std::size_t(spec().hidden),
+                      rows = std::size_t(tokens);
+    const std::vector<std::int32_t> own(ids.begin() + std::ptrdiff_t(std::size_t(first) * k),
+                                        ids.begin() + std::ptrdiff_t((std::size_t(first) + rows) * k));
+    const std::vector<std::byte> x(
+        hidden.rows.begin() + std::ptrdiff_t(std::size_t(first) * width * 2),
+        hidden.rows.begin() + std::ptrdiff_t((std::size_t(first) + rows) * width * 2));
+    const Call call{upload(own), upload(std::vector<float>(own.size(), 0.25f)), 0};
+    const Memory m = memory_for(tokens);
+    check(cudaMemcpy(m.rows.get(), x.data(), x.size(), cudaMemcpyHostToDevice), "copying");
+    cuda::enqueue(*layers_[0],
+                  card_call(m.view, call, reinterpret_cast<float*>(m.output.get()), m.workspace.get()));
+    check(cudaStreamSynchronize(stream_), "a layer");
+    std::vector<float> out(rows * width);
+    check(cudaMemcpy(out.data(), m.output.get(), out.size() * 4, cudaMemcpyDeviceToHost), "copying");
+    return out;
+  }
+
+  /// The first tokens of a batch, alone and together, in bits; and against the processor.
+  void compare(int tokens) {
+    std::mt19937 random(static_cast<unsigned>(tokens));
+    const testing::HiddenStates hidden = testing::synthetic_hidden(tokens, spec().hidden, 7);
+    const std::vector<std::int32_t> ids = draw_ids(spec(), o_, tokens, random);
+    const std::vector<float> all = outputs(tokens, 0, ids, hidden), again = outputs(tokens, 0, ids, hidden);
+    const std::size_t width = std::size_t(spec().hidden);
+    int different = std::memcmp(all.data(), again.data(), all.size() * 4) != 0 ? 1 : 0;
+    for (int t = 0; t < std::min(tokens, 6); ++t) {
+      const int token = t * (tokens - 1) / std::max(1, std::min(tokens, 6) - 1);
+      const std::vector<float> alone = outputs(1, token, ids, hidden);
+      different += std::memcmp(alone.data(), all.data() + std::size_t(token) * width, width * 4) != 0 ? 1 : 0;
+    }
+    fmt::print("{{\"check\": \"{} {}\", \"tokens\": {}, \"rows_that_differ\": {}, \"rel_l2\": {:.3g}}}\n",
+               o_.shape, o_.format, tokens, different, against_processor(all, ids, hidden));
+  }
+
+  /// Token 0. An expert is the drawn one of its number modulo kDistinctExperts.
+  double against_processor(const std::vector<float>& got, const std::vector<std::int32_t>& ids,
+                           const testing::HiddenStates& hidden) const {
+    LayerSpec few = few_experts();
+    few.routed.top_k = few.router.top_k = 1;
+    few.router.experts = kDistinctExperts;
+    const Plan plan = choose({.layer = few, .device = detect(), .tokens = {1}});
+    const Layer layer(plan, few_weights_);
+    const std::size_t width = std::size_t(spec().hidden);
+    std::vector<float> want(width), one(width);
+    std::vector<std::byte> workspace(layer.workspace_bytes(1));
+    for (int k = 0; k < spec().top_k; ++k) {
+      const std::int32_t id = ids[std::size_t(k)] % kDistinctExperts;
+      const float weight = 0.25f;
+      RowsView row = hidden.view;
+      row.data = hidden.rows.data();
+      row.rows = 1;
+      layer.run({.hidden = row,
+                 .routing = {&id, &weight, 1, 1},
+                 .experts_out = one.data(),
+                 .workspace = workspace});
+      for (std::size_t i = 0; i < width; ++i) want[i] += one[i];
+    }
+    double error = 0, whole = 0;
+    for (std::size_t i = 0; i < width; ++i) {
+      error += std::pow(double(got[i]) - double(want[i]), 2);
+      whole += std::pow(double(want[i]), 2);
+    }
+    return std::sqrt(error / whole);
+  }
+
+  const Options& o_;
+  LayerSpec layer_;
+  const Backend& backend_;
+  cudaStream_t stream_ = nullptr;
+  LayerWeights few_weights_;
+  std::vector<std::unique_ptr<cuda::Packed>> layers_;
+};
+
+}  // namespace
+}  // namespace sluice
+
+int main(int count, char** arguments) {
+  try {
+    const sluice::Options options = sluice::parse(count, arguments);
+    for (const sluice::Backend* backend : sluice::backends())
+      if (backend->name == "cuda.mma") sluice::Bench(options, *backend).run();
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "bench_cuda_layer: %s\n", e.what());
+    return 1;
+  }
+  return 0;
+}

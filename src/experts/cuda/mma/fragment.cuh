@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a lane's stored part of a block to the A operands of its products, and the products of 64 columns.
+#pragma once
+
+#include "experts/cuda/common/layout.h"
+#include "experts/cuda/common/unpack.h"
+#include "experts/cuda/mma/ptx.cuh"
+
+namespace sluice::cuda {
+
+/// A block is multiplied in two halves of 64 columns: steps 0 to 3 and 4 to 7.
+inline constexpr int kHalves = 2, kHalfSteps = kSteps / kHalves;
+
+/// Pieces of 16 bytes that a lane has of a half of a block's values.
+constexpr int half_pieces(Storage storage) { return value_bytes(storage) / (512 * kHalves); }
+
+/// A block's scales as a lane holds them.
+template <Storage kStorage>
+struct Scales {
+  static constexpr bool kPerBlock = kStorage == Storage::fp8_scaled;
+  std::uint32_t bytes = 0;  // of its rows and columns
+  float2 rows = {1, 1};     // of rows 0 to 7 and 8 to 15
+};
+
+/// What a lane multiplies the values of a half by, of rows g and g + 8.
+template <Storage kStorage>
+__device__ void multipliers(const Scales<kStorage>& scales, int half, std::uint32_t (&m)[2]) {
+  if constexpr (kStorage == Storage::fp4_e4m3) {
+    m[0] = e4m3_multiplier(scales.bytes >> (8 * half) & 0xFFu);
+    m[1] = e4m3_multiplier(scales.bytes >> (16 + 8 * half) & 0xFFu);
+  } else if constexpr (kStorage == Storage::fp4_e8m0 || kStorage == Storage::fp8_e8m0) {
+    m[0] = e8m0_multiplier(scales.bytes & 0xFFu);
+    m[1] = e8m0_multiplier(scales.bytes >> 8 & 0xFFu);
+  } else {
+    m[0] = m[1] = kFp8Unscaled;
+  }
+}
+
+/// Weights of half a block: registers a0 to a3 of each step. F16 has a second term.
+template <Storage kStorage>
+struct Fragment {
+  static constexpr int kTerms = kStorage == Storage::f16 ? 2 : 1;
+  static constexpr int kProducts = kTerms * kHalfSteps;  // with every term of the input
+  std::uint32_t of[kTerms][kHalfSteps][4];
+};
+
+template <Storage kStorage>
+__device__ Fragment<kStorage> fragment(const uint4* values, const std::uint32_t (&m)[2]) {
+  Fragment<kStorage> a;
+  constexpr int kBits = value_bits(kStorage);
+#pragma unroll
+  for (int pair = 0; pair < kHalfSteps / 2; ++pair) {
+    std::uint32_t out[8];
+    if constexpr (kBits == 4) {
+      const uint4 words = values[0];
+      if (pair == 0)
+        unpack_fp4(words.x, words.y, out);
+      else
+        unpack_fp4(words.z, words.w, out);
+    } else if constexpr (kBits == 8) {
+      const uint4 words = values[pair];
+      const std::uint32_t in[] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+      for (int i = 0; i < 8; ++i) out[i] = unpack_fp8(in[i / 2] >> (16 * (i % 2)));
+    } else {
+#pragma unroll
+      for (int step = 0; step < 2; ++step) {
+        const uint4 words = values[2 * pair + step];
+        const std::uint32_t in[] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          if constexpr (kStorage == Storage::f16)
+            split_f16(in[i], a.of[0][2 * pair + step][i], a.of[1][2 * pair + step][i]);
+          else
+            a.of[0][2 * pair + step][i] = in[i];
+        }
+      }
+    }
+    if constexpr (kBits < 16) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) a.of[0][2 * pair + i / 4][i % 4] = times(out[i], m[i % 2]);
+    }
+  }
+  return a;
+}
+
+/// One term of 64 columns of eight tokens: a lane's 16 neighbouring columns of one of them.
+struct Columns {
+  uint4 of[2];
+};
+
+/// One of the Fragment::kProducts products of 64 columns and a term of the input. A tensor core cuts what it
+/// adds to the exponent of the largest, the sum so far included, so sums begin anew with the first of them
+/// and are added to others in float32. Callers do the same step of several sums in turn: each waits for its
+/// last.
+template <Storage kStorage>
+__device__ void multiply_step(const Fragment<kStorage>& a, int product, const Columns& b, bool later_term,
+                              float (&sums)[4]) {
+  const int step = product % kHalfSteps;
+  const uint4 four = b.of[step / 2];
+  const std::uint32_t b0 = step % 2 == 0 ? four.x : four.z, b1 = step % 2 == 0 ? four.y : four.w;
+  if constexpr (value_bits(kStorage) < 16) {
+    mma(sums, a.of[0][step], b0, b1);
+  } else if (Fragment<kStorage>::kTerms == 2 && product < kHalfSteps) {
+    // An infinite weight's second term is zero: an infinite input must not meet it.
+    mma(sums, a.of[Fragment<kStorage>::kTerms - 1][step], only_finite(b0), only_finite(b1));
+  } else if (later_term) {
+    // Later terms of an infinite input are zeros, and must not meet an infinite weight.
+    std::uint32_t weights[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) weights[i] = only_finite(a.of[0][step][i]);
+    mma(sums, weights, b0, b1);
+  } else {
+    mma(sums, a.of[0][step], b0, b1);
+  }
+}
+
+/// Scales of a block that its values do not have in them yet.
+template <Storage kStorage>
+__device__ void scale_sums(const Scales<kStorage>& scales, float (&sums)[4]) {
+  if constexpr (Scales<kStorage>::kPerBlock) {
+    sums[0] = __fmul_rn(scales.rows.x, sums[0]);
+    sums[1] = __fmul_rn(scales.rows.x, sums[1]);
+    sums[2] = __fmul_rn(scales.rows.y, sums[2]);
+    sums[3] = __fmul_rn(scales.rows.y, sums[3]);
+  }
+}
+
+}  // namespace sluice::cuda

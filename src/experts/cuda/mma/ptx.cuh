@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// Instructions by name.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <nv/target>
+
+namespace sluice::cuda {
+
+/// Global to shared memory, 16 bytes, beside what else the thread does.
+__device__ inline void copy_async(std::uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+/// Zeros where `there` is false.
+__device__ inline void copy_async(std::uint32_t to, const void* from, bool there) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0)
+               : "memory");
+}
+
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+template <int kPending>
+__device__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+/// 16 bytes of the card's memory, or zeros.
+__device__ inline uint4 load_or_zeros(const std::byte* from, bool there) {
+  uint4 v;
+  asm volatile(
+      "{.reg .pred there; setp.ne.b32 there, %5, 0;\n"
+      "mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0;\n"
+      "@there ld.global.v4.u32 {%0,%1,%2,%3}, [%4];}"
+      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+      : "l"(from), "r"(static_cast<int>(there))
+      : "memory");
+  return v;
+}
+
+/// Past L1, which may hold what an earlier call had there.
+__device__ inline std::int32_t load_fresh(const std::int32_t* from) { return __ldcg(from); }
+
+/// What the kernels before this one wrote may be read from here on. Kernels of SM90 are started before that.
+__device__ inline void wait_for_earlier() {
+  NV_IF_TARGET(NV_PROVIDES_SM_90, (asm volatile("griddepcontrol.wait;" ::: "memory");))
+}
+/// The kernel after this one may be started. Called after wait_for_earlier, so that whoever runs knows that
+/// all but the one before it have ended.
+__device__ inline void start_later() {
+  NV_IF_TARGET(NV_PROVIDES_SM_90, (asm volatile("griddepcontrol.launch_dependents;" ::: "memory");))
+}
+
+/// Both halves; the products that this is used for are exact.
+__device__ inline std::uint32_t times(std::uint32_t value, std::uint32_t multiplier) {
+  std::uint32_t result;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(value), "r"(multiplier), "r"(0x80008000u));
+  return result;
+}
+
+/// sums + a b
+__device__ inline void mma(float (&sums)[4], const std::uint32_t* a, std::uint32_t b0, std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+}  // namespace sluice::cuda
