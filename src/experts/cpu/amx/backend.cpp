@@ -2,8 +2,9 @@
 // cpu.amx: experts on processors with tiles of bf16 (Sapphire Rapids and later). Packs as cpu.avx512 and
 // loses nothing more: inputs and intermediate are multiplied as sums of up to three rows of bf16, exactly,
 // with sums in float32; formats that bf16 does not hold, and rows that it does not, as in cpu.avx512.
-#include "experts/backend.h"
+#include <utility>
 
+#include "experts/backend.h"
 #include "experts/cpu/amx/table.h"
 #include "experts/cpu/common/declares.h"
 #include "experts/cpu/common/estimate.h"
@@ -19,6 +20,10 @@ namespace {
 using cpu::kAmxLanes;
 
 std::unique_ptr<PackedExperts> pack(const PackInput& input) { return cpu::pack(kCpuAmx, kAmxLanes, input); }
+
+std::unique_ptr<PackedExperts> adopt(const PackInput& input, PackedBytes bytes) {
+  return cpu::adopt(kCpuAmx, kAmxLanes, input, std::move(bytes));
+}
 
 std::int64_t packed_bytes(const ExpertsSpec& spec) { return cpu::packed_bytes(spec, kAmxLanes); }
 
@@ -62,6 +67,7 @@ constinit const Backend kCpuAmx{
     .packed_bytes = packed_bytes,
     .kernels = kernels,
     .update = cpu::update,
+    .keeping = {.version = cpu::kLayoutVersion, .bytes = cpu::bytes, .adopt = adopt},
 };
 
 }  // namespace sluice

@@ -4,6 +4,8 @@
 // such, with sums in float32, other rows and the intermediate as there, exact integers or float32.
 #include "experts/backend.h"
 
+#include <utility>
+
 #include "experts/cpu/avx512_bf16/table.h"
 #include "experts/cpu/common/declares.h"
 #include "experts/cpu/common/estimate.h"
