@@ -86,8 +86,8 @@ constexpr Instructions kAvx512Bf16Level =
 
 constexpr Instructions kAmxLevel = kAvx512Bf16Level.plus(InstructionList::set<AmxBf16, AmxInt8>());
 
-constexpr std::array<std::string_view, 6> kCpuNames = {"auto",       "cpu",             "cpu.avx2",
-                                                       "cpu.avx512", "cpu.avx512_bf16", "cpu.amx"};
+constexpr std::array<std::string_view, 6> kCpuNames = {
+    "auto", "cpu", "cpu.avx2", "cpu.avx512", "cpu.avx512_bf16", "cpu.amx"};
 
 constexpr auto kNames = [] {
   std::array<std::string_view, kCpuNames.size() + kGpus.size()> names{};

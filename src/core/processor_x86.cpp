@@ -42,9 +42,9 @@ CpuidBits read_bits() {
           .xcr0 = (one.ecx & kOsxsave) != 0 ? read_xcr0() : 0};
 }
 
-/// Linux lets a process use the data of tiles once it has asked (arch/x86/include/uapi/asm/prctl.h); the answer
-/// holds for all of its threads, until it ends. Asking twice does no harm. Not granted where a thread has an
-/// alternative signal stack that could not hold them, and before Linux 5.16.
+/// Linux lets a process use the data of tiles once it has asked (arch/x86/include/uapi/asm/prctl.h); the
+/// answer holds for all of its threads, until it ends. Asking twice does no harm. Not granted where a thread
+/// has an alternative signal stack that could not hold them, and before Linux 5.16.
 bool may_use_tiles() {
   constexpr int kRequestPermission = 0x1023, kTileData = 18;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;

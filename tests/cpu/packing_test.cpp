@@ -5,6 +5,7 @@
 
 #include "core/bits.h"
 #include "experts/cpu/common/memory.h"
+#include "experts/cpu/common/pack.h"
 #include "experts/cpu/common/packed.h"
 #include "format/bf16.h"
 #include "format/f16.h"
@@ -319,6 +320,36 @@ TEST_P(CpuPacking, ReportsProgress) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CpuPacking, ::testing::ValuesIn(kSubjects), subject_name);
+
+/// Bf16 weights that instructions for bf16 would not multiply as float32 does are told apart when packed,
+/// whichever way a block is packed: turned whole, with columns apart, or with rows missing.
+TEST(CpuMarks, TellWhatBf16InstructionsTakeForZero) {
+  constexpr int kColumns = 32;
+  const auto mark = [](int lanes, std::int64_t rows, std::int64_t apart, std::uint16_t code) {
+    std::vector<std::uint16_t> codes(static_cast<std::size_t>(rows * kColumns * apart), 0x3F80);
+    codes[static_cast<std::size_t>((rows - 1) * kColumns * apart + 5 * apart)] = code;
+    WeightMatrix matrix{.format = format_named("bf16"), .rows = rows, .cols = kColumns};
+    matrix.codes = reinterpret_cast<const std::byte*>(codes.data());
+    matrix.row_stride = kColumns * apart * 2;
+    matrix.col_stride = apart * 2;
+    cpu::Stream stream{.columns = kColumns, .pairs = 1};
+    stream.format.layout = cpu::kBf16;
+    stream.pair_bytes = cpu::kBf16.pair_bytes(lanes, kColumns);
+    std::vector<std::byte> pair(stream.pair_bytes);
+    cpu::pack_pairs(stream, lanes, {{&matrix, &matrix}}, {0, 1}, pair.data());
+    return load<std::int32_t>(pair.data() + cpu::kBf16.factors_offset(lanes, kColumns));
+  };
+  for (const int lanes : {8, 16})
+    for (const std::int64_t rows : {2 * lanes, lanes + 3})
+      for (const std::int64_t apart : {1, 2}) {
+        SCOPED_TRACE(::testing::Message() << lanes << " lanes, " << rows << " rows, " << apart);
+        for (const std::uint16_t code :
+             std::initializer_list<std::uint16_t>{0x0000, 0x8000, 0x0080, 0x7F7F, 0xFF7F})
+          EXPECT_EQ(mark(lanes, rows, apart, code), 0) << code;
+        for (const std::uint16_t code : std::initializer_list<std::uint16_t>{0x0001, 0x807F, 0x7F80, 0x7FC0})
+          EXPECT_NE(mark(lanes, rows, apart, code), 0) << code;
+      }
+}
 
 TEST(CpuMemory, SaysWhatItCouldNotGet) {
   try {

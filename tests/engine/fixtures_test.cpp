@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "sluice/checkpoint.h"
+#include "sluice/error.h"
 #include "testing/reference_run.h"
 #include "testing/usable_backends.h"
 #include "tests/engine/small_layer.h"
@@ -113,6 +115,14 @@ small::Outputs run(const Layer& layer, const Expected& want, From from) {
   return out;
 }
 
+/// None where the backend refuses these weights, which it finds only while packing them (docs/cuda.md).
+std::optional<Layer> layer_of(const Plan& plan, const LayerWeights& weights) try {
+  return Layer(plan, weights);
+} catch (const Error& error) {
+  if (error.info().code != "scales_too_far_apart") throw;
+  return std::nullopt;
+}
+
 class FixturesTest : public ::testing::TestWithParam<Fixture> {};
 
 TEST_P(FixturesTest, EveryBackendGivesWhatIsExpected) {
@@ -126,13 +136,14 @@ TEST_P(FixturesTest, EveryBackendGivesWhatIsExpected) {
     for (const Backend* backend : testing::usable_backends()) {
       const Plan plan = small::plan_for(spec, std::string(backend->name));
       if (plan.chosen.empty() && !backend->only_by_name) continue;  // conformance tests hold it to its word
+      const std::optional<Layer> layer = layer_of(plan, model.weights(number));
+      if (!layer) continue;
       ++ran;
-      const Layer layer(plan, model.weights(number));
       const double most = backend->only_by_name ? kReferenceError : kBackendError;
       for (const From from : {From::router, From::logits, From::routing}) {
         SCOPED_TRACE(::testing::Message()
                      << backend->name << ", layer " << number << ", from " << static_cast<int>(from));
-        const small::Outputs out = run(layer, want, from);
+        const small::Outputs out = run(*layer, want, from);
         expect_routing(out, want, static_cast<std::size_t>(spec.routed.top_k));
         EXPECT_LE(worst_row(out.experts_out, want.experts_out, spec.routed.hidden), most);
         EXPECT_LE(worst_row(out.block_out, want.block_out, spec.routed.hidden), most);

@@ -188,10 +188,11 @@ void add_explain(CLI::App& app, ExplainOptions& options) {
   CLI::App* verb = add_verb(app, kExplain);
   add_model(verb, options.model)->required();
   add_layer(verb, options.layer, "One layer (default: all)");
-  verb->add_option("--device", options.device,
-                   "auto, cpu, cpu.avx2, cpu.avx512, cpu.avx512_bf16, cpu.amx, a compute capability (sm80, sm90, ...) "
-                   "or a card (a100, "
-                   "h100, ...)")
+  verb->add_option(
+          "--device", options.device,
+          "auto, cpu, cpu.avx2, cpu.avx512, cpu.avx512_bf16, cpu.amx, a compute capability (sm80, sm90, ...) "
+          "or a card (a100, "
+          "h100, ...)")
       ->type_name("NAME")
       ->capture_default_str();
   add_tokens(verb, options.tokens);

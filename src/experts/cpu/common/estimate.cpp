@@ -10,10 +10,8 @@
 namespace sluice::cpu {
 namespace {
 
-/// Of the peak that products of many tokens reach, and of the bandwidth that one token's reach (EPYC Milan
-/// and Zen 5).
+/// Of the peak that products of many tokens reach.
 constexpr double kShareOfPeak = 0.7;
-constexpr double kShareOfBandwidth = 0.85;
 /// Decoding a weight takes the time of about this many floating-point operations (AVX2, 4 bits: 2.4
 /// instructions for 8 weights, on ports that multiply-adds share).
 constexpr double kDecodeFlops = 4;
@@ -42,7 +40,7 @@ double estimate_us(const ExpertsSpec& spec, const DeviceFacts& device, int token
   const double slots = double(tokens) * spec.top_k * spec.local_experts / spec.experts;
 
   const double bytes = experts * double(expert_layout(spec, lanes).bytes);
-  const double memory_us = 1e-3 * bytes / (kShareOfBandwidth * std::max(device.read_gbps, 1.0));
+  const double memory_us = 1e-3 * bytes / (arithmetic.bandwidth * std::max(device.read_gbps, 1.0));
   const double flops = expert_weights(spec) * (2 * slots + kDecodeFlops * experts);
   const double gflops = arithmetic.rate * kShareOfPeak * std::max(device.peak_gflops, 1.0) *
                         std::min(1.0, double(lanes) / widest_lanes(device));

@@ -9,8 +9,9 @@ namespace sluice::cpu {
 
 /// How a backend multiplies.
 struct Arithmetic {
-  int lanes;        // float32 of a vector
-  double rate = 1;  // multiply-adds at once, in those of a vector of float32
+  int lanes;                // float32 of a vector
+  double rate = 1;          // multiply-adds at once, in those of a vector of float32
+  double bandwidth = 0.85;  // of the bandwidth, what one token's products reach (EPYC Milan and Zen 5)
 };
 
 /// Microseconds for `tokens` tokens with uniform routing.

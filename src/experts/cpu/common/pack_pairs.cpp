@@ -77,19 +77,26 @@ void pack_elements(const Block<kLanes>& block, std::int64_t column, int group, s
 
 /// Pairs of columns share a dword.
 template <int kLanes>
-void pack_bf16(Block<kLanes>& block, std::int64_t column, int group, std::byte* out) {
+void pack_bf16(const Block<kLanes>& block, std::int64_t column, int group, std::byte* out) {
   const int columns = block.columns(column, group);
   const std::ptrdiff_t stride = block.matrix.col_stride;
   std::memset(out, 0, 2 * static_cast<std::size_t>(group) * kLanes);
   for (int r = 0; r < block.rows; ++r) {
     const std::byte* at = block.row(r) + column * stride;
-    for (int c = 0; c < columns; ++c) {
-      const auto code = load<std::uint16_t>(at + c * stride);
-      const int exponent = code >> 7 & 0xFF;
-      block.marked |= exponent == 0xFF || (exponent == 0 && (code & 0x7F) != 0);
-      store(out + 4 * (c / 2 * kLanes + r) + 2 * (c % 2), code);
-    }
+    for (int c = 0; c < columns; ++c)
+      store(out + 4 * (c / 2 * kLanes + r) + 2 * (c % 2), load<std::uint16_t>(at + c * stride));
   }
+}
+
+/// Whether packed bf16 have a subnormal number, an infinity or a NaN.
+template <int kLanes>
+void note_marks(Block<kLanes>& block, const std::byte* out, int columns) {
+  bool marked = false;
+  for (int i = 0; i < columns * kLanes; ++i) {
+    const unsigned magnitude = load<std::uint16_t>(out + 2 * i) & 0x7FFFu;
+    marked |= magnitude - 1 < 0x7Fu || magnitude >= 0x7F80u;
+  }
+  block.marked |= marked;
 }
 
 /// Bytes of a row that `group` columns take in the file.
@@ -134,9 +141,11 @@ template <int kLanes>
 void turn_codes(const Layout& layout, Block<kLanes>& block, std::int64_t column, std::byte* out) {
   switch (layout.codes) {
     case Codes::fp4:
-    case Codes::bf16:  // two columns
     case Codes::f32:
       return turn_group<std::uint32_t>(layout, block, column, out);
+    case Codes::bf16:
+      turn_group<std::uint32_t>(layout, block, column, out);  // two columns
+      return note_marks(block, out, layout.group);
     case Codes::f16:
       return turn_group<std::uint16_t>(layout, block, column, out);
     case Codes::e4m3:
@@ -157,7 +166,8 @@ void pack_codes(const Layout& layout, Block<kLanes>& block, std::int64_t column,
     case Codes::f16:
       return pack_elements<std::uint16_t>(block, column, layout.group, out);
     case Codes::bf16:
-      return pack_bf16(block, column, layout.group, out);
+      pack_bf16(block, column, layout.group, out);
+      return note_marks(block, out, layout.group);
     case Codes::f32:
       return pack_elements<std::uint32_t>(block, column, layout.group, out);
   }

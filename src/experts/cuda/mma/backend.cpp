@@ -16,9 +16,9 @@ namespace {
 
 // What one H200 does (docs/cuda.md), within a third from 1 to 4096 tokens of gpt-oss-120b's shape.
 /// Of the card's bandwidth and of its peak that products reach, one after the other.
-constexpr double kShareOfBandwidth = 0.28, kShareOfPeak = 0.064;
+constexpr double kShareOfBandwidth = 0.46, kShareOfPeak = 0.11;
 /// A warp works through a strip alone, so a call takes at least this long for each block of 128 columns.
-constexpr double kBlockUs = 2.9;
+constexpr double kBlockUs = 0.6;
 /// Starting and waiting; and the bus, which inputs and outputs cross in pageable memory.
 constexpr double kFixedUs = 30, kBusGbps = 10;
 
