@@ -38,10 +38,10 @@ DeviceFacts detect();
 /// first.
 std::vector<DeviceFacts> detect(DeviceKind kind);
 
-/// Facts by name: "cpu" and "auto" (this machine), "cuda" (its first graphics card), "cpu.avx2" and
-/// "cpu.avx512" (this machine's shape, that instruction level), a compute capability ("sm80", "sm89", "sm90",
-/// ...) or a card ("a100", "l40s", "h100", "h200", ...). Throws invalid_argument naming the known ones, or
-/// device where "cuda" finds no card.
+/// Facts by name: "cpu" and "auto" (this machine), "cuda" (its first graphics card), "cpu.avx2",
+/// "cpu.avx512", "cpu.avx512_bf16" and "cpu.amx" (this machine's shape, that instruction level), a compute
+/// capability ("sm80", "sm89", "sm90", ...) or a card ("a100", "l40s", "h100", "h200", ...). Throws
+/// invalid_argument naming the known ones, or device where "cuda" finds no card.
 DeviceFacts known_device(std::string_view name);
 /// Every name that known_device takes on any machine: all but "cuda".
 std::span<const std::string_view> known_device_names();

@@ -54,7 +54,7 @@ struct NodePlacement {
 class ShardedLayer {
  public:
   /// `request.layer` is the whole layer; every part is planned by itself. Throws invalid_argument without
-  /// nodes, with fewer shards than nodes, and as slice and Layer do.
+  /// nodes, with fewer shards than nodes, and as slice and Layer do; unsupported for latent experts.
   ShardedLayer(const Request& request, const LayerWeights& weights, const ShardOptions& options);
   ShardedLayer(ShardedLayer&&) noexcept;
   ShardedLayer& operator=(ShardedLayer&&) noexcept;
@@ -68,7 +68,7 @@ class ShardedLayer {
   /// Bytes for a call of that many tokens. Unlike Layer's, a call with less is refused and not split.
   std::size_t workspace_bytes(int tokens) const;
   /// As Layer::run. The router is on every node and runs there. One call at a time runs, others wait. Throws
-  /// unsupported for adapters, which would have to be cut at every call.
+  /// unsupported for adapters, which would have to be cut at every call, and for shared_out.
   void run(const LayerCall& call) const;
 
  private:

@@ -19,7 +19,7 @@ struct PartPlaces {
   std::size_t experts_out = 0, block_out = 0, workspace = 0, workspace_bytes = 0;
 };
 
-void check(const ShardOptions& options, int shards) {
+void check(const LayerSpec& spec, const ShardOptions& options, int shards) {
   require(!options.nodes.empty() && shards >= static_cast<int>(options.nodes.size()),
           ErrorKind::invalid_argument, [&] {
             return ErrorInfo{.code = "bad_shards",
@@ -28,6 +28,12 @@ void check(const ShardOptions& options, int shards) {
                              .why = "every node holds one shard or more, and there must be a node",
                              .todo = "Give memory_nodes(), and as many shards as nodes or a multiple"};
           });
+  require(!spec.latent, ErrorKind::unsupported, [] {
+    return ErrorInfo{.code = "sharded_latent",
+                     .what = "a sharded layer takes no latent experts",
+                     .why = "their sums would have to meet before the norm and the projection behind them",
+                     .todo = "Use a Layer, or slices with a Layer a shard (sluice/slice.h)"};
+  });
 }
 
 /// What the parts cannot see. Of results of another width than the experts' nothing would be summed right.
@@ -37,6 +43,12 @@ void check(const LayerCall& call, const LayerSpec& spec, std::size_t workspace_b
                      .what = "a sharded layer takes no adapters",
                      .why = "an adapter would have to be cut for every shard at every call",
                      .todo = "Use a Layer, or slices of the adapter with a Layer a shard (sluice/slice.h)"};
+  });
+  require(!call.latent_out && !call.shared_out, ErrorKind::unsupported, [] {
+    return ErrorInfo{.code = "sharded_outputs",
+                     .what = "a sharded layer gives neither latent_out nor shared_out",
+                     .why = "of what shards give, only experts_out and block_out are summed",
+                     .todo = "Use a Layer, or slices with a Layer a shard (sluice/slice.h)"};
   });
   require(call.hidden.width == spec.routed.hidden, ErrorKind::invalid_argument, [&] {
     return ErrorInfo{.code = "bad_hidden",
@@ -169,7 +181,7 @@ void ShardedLayer::State::sum(float* output, std::size_t count, Results&& result
 
 ShardedLayer::ShardedLayer(const Request& request, const LayerWeights& weights, const ShardOptions& options) {
   const int shards = options.shards != 0 ? options.shards : static_cast<int>(options.nodes.size());
-  check(options, shards);
+  check(request.layer, options, shards);
   state_.reset(new State{.team{options.nodes, options.threads},
                          .spec = request.layer,
                          .parts = std::vector<std::unique_ptr<Layer>>(static_cast<std::size_t>(shards))});

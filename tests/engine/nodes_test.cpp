@@ -152,6 +152,11 @@ TEST(ShardedLayer, WhatCannotBeIsRefused) {
     request.by_name = "cuda.mma";
     ShardedLayer(request, subject.weights, simulated(2, 2));
   });
+  small::expect_error("sharded_latent", [] {
+    const LayerSpec spec = small::latent_spec();
+    ShardedLayer(small::plan_for(spec).request, testing::draw_weights(spec, Numbers::noisy, 1),
+                 simulated(2, 2));
+  });
 
   const ShardedLayer layer = subject.layer(simulated(2, 2));
   small::Outputs out(subject.spec, subject.call.hidden.rows);
@@ -164,6 +169,13 @@ TEST(ShardedLayer, WhatCannotBeIsRefused) {
   call.adapters = {&adapter, 1};
   small::expect_error("sharded_adapters", [&] { layer.run(call); });
   call.adapters = {};
+  std::vector<float> more(workspace.size() / sizeof(float));
+  call.shared_out = more.data();
+  small::expect_error("sharded_outputs", [&] { layer.run(call); });
+  call.shared_out = nullptr;
+  call.latent_out = more.data();
+  small::expect_error("sharded_outputs", [&] { layer.run(call); });
+  call.latent_out = nullptr;
   call.hidden.width -= 1;
   small::expect_error("bad_hidden", [&] { layer.run(call); });
   call.hidden.width += 1;

@@ -168,6 +168,13 @@ class Explain(unittest.TestCase):
                     self.assertIn(backend, text.stdout)
                 self.assertIn("error[unsupported]", text.stderr)
 
+    def test_a_backend_whose_kernels_are_not_in_the_build_is_named(self):
+        text = cli.run("explain", cli.MODEL, "--device", "h100")
+        if text.returncode == cli.OK:
+            self.skipTest("this build has the kernels of cuda.mma")
+        self.assertEqual(text.returncode, cli.UNSUPPORTED)
+        self.assertIn("use a build that has the kernels of cuda.mma", text.stderr)
+
     def test_cpu_takes_the_widest_instructions_present(self):
         flags = pathlib.Path("/proc/cpuinfo").read_text() if os.path.exists("/proc/cpuinfo") else ""
         levels = {" amx_bf16": "cpu.amx", " avx512bw": "cpu.avx512", " avx2": "cpu.avx2"}

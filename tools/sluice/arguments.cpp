@@ -24,9 +24,8 @@ constexpr const char* kAbout =
     "  sluice check models/tiny-gpt-oss-mxfp4 --expected models/tiny-gpt-oss-mxfp4/expected.safetensors\n"
     "\n"
     "Reads, explains, runs, checks and measures the mixture-of-experts layers of published checkpoints.\n"
-    "MODEL is a directory with config.json and safetensors files, or a name such as openai/gpt-oss-20b in "
-    "the\n"
-    "local Hugging Face cache. Nothing touches a network.";
+    "MODEL is a directory with config.json and safetensors files, a .gguf file, or a name such as\n"
+    "openai/gpt-oss-20b in the local Hugging Face cache. Nothing touches a network.";
 
 constexpr const char* kExitCodes =
     "Exit codes: 0 ok, 1 internal error, 2 usage, 3 refused file, 4 unsupported, 5 does not fit,\n"
@@ -143,7 +142,8 @@ std::string help_of(CLI::App& app) {
 }
 
 CLI::Option* add_model(CLI::App* verb, std::string& model) {
-  return verb->add_option("MODEL", model, "Directory, or a name in the Hugging Face cache")->type_name("");
+  return verb->add_option("MODEL", model, "Directory, .gguf file, or a name in the Hugging Face cache")
+      ->type_name("");
 }
 
 /// CLI11 would take -1 for the largest seed.
@@ -188,11 +188,9 @@ void add_explain(CLI::App& app, ExplainOptions& options) {
   CLI::App* verb = add_verb(app, kExplain);
   add_model(verb, options.model)->required();
   add_layer(verb, options.layer, "One layer (default: all)");
-  verb->add_option(
-          "--device", options.device,
-          "auto, cpu, cpu.avx2, cpu.avx512, cpu.avx512_bf16, cpu.amx, a compute capability (sm80, sm90, ...) "
-          "or a card (a100, "
-          "h100, ...)")
+  verb->add_option("--device", options.device,
+                   "auto, cpu, cpu.avx2, cpu.avx512, cpu.avx512_bf16, cpu.amx, cuda (the first card here), "
+                   "a compute capability (sm80, sm90, ...) or a card (a100, h100, ...)")
       ->type_name("NAME")
       ->capture_default_str();
   add_tokens(verb, options.tokens);

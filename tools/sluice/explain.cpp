@@ -32,12 +32,23 @@ std::vector<int> without_backend(const ExplainResult& result) {
   return layers;
 }
 
+/// A backend of which nothing is missing but its kernels in this build; empty: none.
+std::string not_built(const ExplainResult& result) {
+  for (const ExplainedLayer& layer : result.layers)
+    for (const Verdict& verdict : layer.plan.verdicts)
+      if (verdict.misses.size() == 1 && verdict.misses.front().trait == "build") return verdict.backend;
+  return {};
+}
+
 /// The text half of exit code 4; the document or the table on stdout has every reason.
 void say_unsupported(const ExplainResult& result, const std::vector<int>& layers) {
+  const std::string backend = not_built(result);
   report({.code = "unsupported",
           .what = fmt::format("no backend runs {} on {}", layers_text(layers), result.device.name),
           .why = "each backend's reasons are in the table on the standard output",
-          .todo = "try --device cpu; docs/adding says what a backend declares"},
+          .todo = backend.empty()
+                      ? "try --device cpu; docs/adding says what a backend declares"
+                      : fmt::format("use a build that has the kernels of {}, or try --device cpu", backend)},
          Form::text);
 }
 
