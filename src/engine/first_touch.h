@@ -42,7 +42,7 @@ class FirstTouch {
   /// Before a kernel runs `call`: looks at the experts that it names first. Allocates nothing unless there is
   /// damage. Throws corrupt_file when a repair gives other bytes than were kept.
   void look(const Forward& call);
-  /// Before an expert is replaced. It is not looked at then.
+  /// After an expert was replaced. It is not looked at then.
   void replaced(std::int32_t local);
   /// Looks at all of them, and repairs none. False when one is damaged.
   bool all_whole(Executor& executor);

@@ -22,7 +22,7 @@ void PackedLayer::check_planned() const {
   });
 }
 
-/// What a cache had of an expert is of no interest any more.
+/// What a cache had of an expert is of no interest once it has been replaced; when that was refused, it is.
 void PackedLayer::forget_cached(const PackedExperts& packed, std::int32_t local) {
   for (const std::unique_ptr<FirstTouch>& touch : first_touches_)
     if (touch->is_of(packed)) touch->replaced(local);
@@ -33,16 +33,16 @@ void PackedLayer::update_expert(int local, const ExpertWeights& weights, std::sh
   validate_routed(spec(), local, weights);
   const GroupPlace& at = places_[static_cast<std::size_t>(local)];
   PackedExperts& packed = *routed_[at.group].packed;
-  forget_cached(packed, at.local);
   packed.backend.update(packed, {at.local, weights, std::move(owner), *executor_});
+  forget_cached(packed, at.local);
 }
 
 void PackedLayer::update_shared(const ExpertWeights& weights, const VectorView& shared_gate,
                                 std::shared_ptr<const void> owner) {
   check_planned();
   validate_shared(spec(), weights, shared_gate);
-  forget_cached(*shared_, 0);
   shared_->backend.update(*shared_, {0, weights, std::move(owner), *executor_});
+  forget_cached(*shared_, 0);
   assign_floats(shared_gate, shared_gate_);
 }
 

@@ -8,6 +8,7 @@
 
 #include "core/checksum.h"
 #include "engine/packed_file.h"
+#include "format/integers.h"
 #include "sluice/checkpoint.h"
 #include "sluice/slice.h"
 #include "testing/usable_backends.h"
@@ -343,6 +344,25 @@ TEST(PackedCache, AnExpertThatIsReplacedIsNotLookedAt) {
     layer.update_expert(0, subject.weights.routed[0], subject.weights.owner);
     EXPECT_TRUE(same(subject.answer(layer), want));
     EXPECT_EQ(layer.cache().repaired, 0);
+  }
+}
+
+/// The layer is then as it was: what the cache has of the expert is still to be looked at.
+TEST(PackedCache, AnExpertWhoseUpdateIsRefusedIsLookedAt) {
+  for (const std::string& backend : kept_backends()) {
+    const ScratchFolder cache;
+    const Subject subject = published(kFixtures + "qwen3_moe_ct_int4");
+    const std::vector<float> want = subject.answer(subject.load(backend, cache.path()));
+    testing::flip(cache.path() + "/" + cache.names().front(), std::size_t{2} << 20, 0);  // of expert 0
+    Layer layer = subject.load(backend, cache.path());
+    ExpertWeights wide = subject.weights.routed[0];  // float32 where the layer was packed with binary16
+    ASSERT_EQ(wide.down.scales.dtype, DType::f16);
+    const std::int64_t groups = format::groups_of_row(wide.down);
+    const std::vector<float> ones(static_cast<std::size_t>(wide.down.rows * groups), 1.0f);
+    wide.down.scales = {reinterpret_cast<const std::byte*>(ones.data()), DType::f32, 4 * groups, 4};
+    small::expect_error("update_does_not_fit", [&] { layer.update_expert(0, wide, subject.weights.owner); });
+    EXPECT_TRUE(same(subject.answer(layer), want)) << backend;
+    EXPECT_EQ(layer.cache().repaired, 1) << backend;
   }
 }
 
