@@ -161,6 +161,10 @@ void PackedLayer::pack(const LayerWeights& weights, const LayerOptions& options)
     all += backend.packed_bytes(packing.group.spec);
     if (!std::exchange(checked, true)) weights.check();
   }
+  // A cache is keyed by the experts' files; projections are decoded anew, from a file that may be another.
+  const bool scaled_latent =
+      weights.latent && (weights.latent->in.scales.data || weights.latent->out.scales.data);
+  if (scaled_latent && !std::exchange(checked, true)) weights.check();
   for (PackingJob& packing : packings) {  // what was only looked at, all scales for one, waits for its turn
     packing.release = page_releaser(packing.experts, weights.files);
     if (!packing.release) continue;

@@ -418,5 +418,30 @@ TEST(PackedCache, BadScalesAreRefusedAsEver) {
   EXPECT_TRUE(cache.names().empty());
 }
 
+/// The cache is keyed by the files of the experts. Projections are decoded anew from a file that may be
+/// another, so where they have scales their values are looked at even if no expert is packed.
+TEST(PackedCache, ProjectionsWithScalesAreLookedAtOnEveryStart) {
+  for (const bool scaled : {false, true}) {
+    const LayerSpec spec = small::latent_spec();
+    LayerWeights weights = testing::draw_weights(spec, testing::Numbers::noisy, 1);
+    const float one = 1;
+    if (scaled) {  // as FP8 that a scale for the whole matrix goes with
+      weights.latent->in.format = Formats::of<format::Fp8Tensor>();
+      weights.latent->in.row_stride = weights.latent->in.cols;
+      weights.latent->in.col_stride = 1;
+      weights.latent->in.scales = {.data = reinterpret_cast<const std::byte*>(&one)};
+    }
+    int looked = 0;
+    weights.check = [&looked] { ++looked; };
+    const ScratchFolder cache;
+    const std::string backend = kept_backends().front();
+    const auto load = [&] { return Layer(small::plan_for(spec, backend), weights, {.cache = cache.path()}); };
+    (void)load();
+    EXPECT_EQ(looked, 1);
+    EXPECT_GT(load().cache().loaded, 0);
+    EXPECT_EQ(looked, scaled ? 2 : 1);
+  }
+}
+
 }  // namespace
 }  // namespace sluice
