@@ -89,16 +89,6 @@ void check_memory(std::int64_t wanted, const Backend& backend) {
   });
 }
 
-/// Experts that are packed together: a set of the routed ones, or the shared one.
-struct PackingJob {
-  FormatGroup group;
-  std::vector<ExpertWeights> experts;
-  bool shared = false;
-  CachePlace place = {};
-  std::function<void(std::int32_t)> release = {};
-  std::unique_ptr<PackedExperts> packed = {};
-};
-
 /// The routed ones first.
 std::vector<PackingJob> packings_of(const LayerSpec& spec, const LayerWeights& weights) {
   std::vector<PackingJob> all;
@@ -149,22 +139,7 @@ PackedLayer::PackedLayer(const Plan& plan, const LayerWeights& weights, LayerOpt
 void PackedLayer::pack(const LayerWeights& weights, const LayerOptions& options) {
   const Backend& backend = *find_backend(plan_.chosen, backends());
   std::vector<PackingJob> packings = packings_of(spec(), weights);
-  std::int64_t all = 0;
-  bool checked = !weights.check;
-  if (!options.cache.empty() && backend.keeping.version == 0)
-    log_.add({.notes = {fmt::format("{} keeps no packed weights; the cache is not used", backend.name)}});
-  for (PackingJob& packing : packings) {
-    const PackInput input{packing.group.spec, packing.experts, weights.owner, *executor_, {}};
-    packing.place = cache_place(options.cache, backend, input, weights.files);
-    packing.packed = from_cache(input, packing.place, options.cache_check);
-    if (packing.packed) continue;
-    all += backend.packed_bytes(packing.group.spec);
-    if (!std::exchange(checked, true)) weights.check();
-  }
-  // A cache is keyed by the experts' files; projections are decoded anew, from a file that may be another.
-  const bool scaled_latent =
-      weights.latent && (weights.latent->in.scales.data || weights.latent->out.scales.data);
-  if (scaled_latent && !std::exchange(checked, true)) weights.check();
+  const std::int64_t all = take_from_cache(packings, weights, options);
   for (PackingJob& packing : packings) {  // what was only looked at, all scales for one, waits for its turn
     packing.release = page_releaser(packing.experts, weights.files);
     if (!packing.release) continue;
@@ -180,7 +155,30 @@ void PackedLayer::pack(const LayerWeights& weights, const LayerOptions& options)
     before += share;
     to_cache(*packing.packed, packing.place);
   }
-  places_.resize(weights.routed.size());
+  keep(std::move(packings));
+}
+
+std::int64_t PackedLayer::take_from_cache(std::vector<PackingJob>& packings, const LayerWeights& weights,
+                                          const LayerOptions& options) {
+  const Backend& backend = *find_backend(plan_.chosen, backends());
+  if (!options.cache.empty() && backend.keeping.version == 0)
+    log_.add({.notes = {fmt::format("{} keeps no packed weights; the cache is not used", backend.name)}});
+  std::int64_t left = 0;
+  for (PackingJob& packing : packings) {
+    const PackInput input{packing.group.spec, packing.experts, weights.owner, *executor_, {}};
+    packing.place = cache_place(options.cache, backend, input, weights.files);
+    packing.packed = from_cache(input, packing.place, options.cache_check);
+    if (!packing.packed) left += backend.packed_bytes(packing.group.spec);
+  }
+  // A cache is keyed by the experts' files; projections are decoded anew, from a file that may be another.
+  const bool scaled_latent =
+      weights.latent && (weights.latent->in.scales.data || weights.latent->out.scales.data);
+  if (weights.check && (left > 0 || scaled_latent)) weights.check();
+  return left;
+}
+
+void PackedLayer::keep(std::vector<PackingJob> packings) {
+  places_.resize(static_cast<std::size_t>(spec().routed.local_experts));
   for (PackingJob& packing : packings) {
     if (packing.shared) {
       shared_ = std::move(packing.packed);

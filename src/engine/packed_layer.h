@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -65,6 +66,16 @@ struct CachePlace {
 CachePlace cache_place(const std::string& directory, const Backend& backend, const PackInput& input,
                        std::span<const SourceFile> files);
 
+/// Experts that are packed together: a set of the routed ones, or the shared one.
+struct PackingJob {
+  FormatGroup group;
+  std::vector<ExpertWeights> experts;
+  bool shared = false;
+  CachePlace place = {};
+  std::function<void(std::int32_t)> release = {};
+  std::unique_ptr<PackedExperts> packed = {};
+};
+
 /// Where a local expert is packed.
 struct GroupPlace {
   std::size_t group = 0;
@@ -97,6 +108,10 @@ class PackedLayer {
  private:
   const LayerSpec& spec() const { return plan_.request.layer; }
   void pack(const LayerWeights& weights, const LayerOptions& options);
+  /// What is kept is adopted. Returns the bytes of what is left to pack, whose values have been looked at.
+  std::int64_t take_from_cache(std::vector<PackingJob>& packings, const LayerWeights& weights,
+                               const LayerOptions& options);
+  void keep(std::vector<PackingJob> packings);
   // pack_cache.cpp
   std::unique_ptr<PackedExperts> from_cache(const PackInput& input, const CachePlace& at, CacheCheck when);
   void to_cache(const PackedExperts& packed, const CachePlace& at);

@@ -1,8 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every CPU backend can do: the kernels are one template, so the backends differ in instructions alone.
+// What every CPU backend can do: the kernels are one template, so the backends differ in instructions and in
+// what those cost.
 #pragma once
 
+#include <utility>
+
 #include "experts/backend.h"
+#include "experts/cpu/common/estimate.h"
+#include "experts/cpu/common/forward.h"
+#include "experts/cpu/common/kernel.h"
+#include "experts/cpu/common/pack.h"
 
 namespace sluice::cpu {
 
@@ -22,5 +29,61 @@ inline constexpr FeatureSet kFeatures =
 
 inline constexpr NameSet<struct CallModeTag> kCalls =
     CallModes::set<call::Contiguous, call::Batched, call::BatchInvariant, call::Update>();
+
+/// A CPU backend, from what it differs in. `Of` has
+///
+///   kName, kUses         as in Backend and Capability
+///   kArithmetic          what its products cost, and the lanes that it packs for
+///   kWorkspaceBytes      workspace_bytes, or that of rows which are also kept as bf16
+///   table()              its kernels; null in a build without them
+///   backend()            the object that declare makes
+template <class Of>
+struct Declared {
+  static std::unique_ptr<PackedExperts> pack(const PackInput& input) {
+    return cpu::pack(Of::backend(), Of::kArithmetic.lanes, input);
+  }
+  static std::unique_ptr<PackedExperts> adopt(const PackInput& input, PackedBytes bytes) {
+    return cpu::adopt(Of::backend(), Of::kArithmetic.lanes, input, std::move(bytes));
+  }
+  static std::int64_t packed_bytes(const ExpertsSpec& spec) {
+    return cpu::packed_bytes(spec, Of::kArithmetic.lanes);
+  }
+  static double estimate_us(const ExpertsSpec& spec, const DeviceFacts& device, int tokens) {
+    return cpu::estimate_us(spec, device, tokens, Of::kArithmetic);
+  }
+  static void run(const PackedExperts& packed, const Forward& call) {
+    cpu::forward(*Of::table(), packed, call);
+  }
+
+  static constexpr Kernel kKernels[] = {
+      {.name = "grouped",
+       .tokens = {},
+       .estimate_us = estimate_us,
+       .workspace_bytes = Of::kWorkspaceBytes,
+       .run = run},
+  };
+  static std::span<const Kernel> kernels() {
+    if (Of::table() == nullptr) return {};
+    return kKernels;
+  }
+};
+
+template <class Of>
+constexpr Backend declare() {
+  using Its = Declared<Of>;
+  return {.name = Of::kName,
+          .can = {.device = DeviceKinds::of<device::Cpu>(),
+                  .uses = Of::kUses,
+                  .weights = kWeights,
+                  .activations = Activations::everything(),
+                  .features = kFeatures,
+                  .calls = kCalls,
+                  .integer_groups = kIntegerGroups},
+          .pack = Its::pack,
+          .packed_bytes = Its::packed_bytes,
+          .kernels = Its::kernels,
+          .update = update,
+          .keeping = {.version = kLayoutVersion, .bytes = bytes, .adopt = Its::adopt}};
+}
 
 }  // namespace sluice::cpu

@@ -45,7 +45,9 @@ double estimate_us(const ExpertsSpec& spec, const DeviceFacts& device, int token
   const double gflops = arithmetic.rate * kShareOfPeak * std::max(device.peak_gflops, 1.0) *
                         std::min(1.0, double(lanes) / widest_lanes(device));
   const double arithmetic_us = 1e-3 * flops / gflops;
-  return kFixedUs + std::max(memory_us, arithmetic_us) + kUnhidden * std::min(memory_us, arithmetic_us);
+  const double overlapped =
+      std::max(memory_us, arithmetic_us) + kUnhidden * std::min(memory_us, arithmetic_us);
+  return kFixedUs + arithmetic.times * overlapped;
 }
 
 }  // namespace sluice::cpu

@@ -11,6 +11,7 @@ namespace sluice::cpu {
 struct Arithmetic {
   int lanes;                // float32 of a vector
   double rate = 1;          // multiply-adds at once, in those of a vector of float32
+  double times = 1;         // of the time that these give
   double bandwidth = 0.85;  // of the bandwidth, what one token's products reach (EPYC Milan and Zen 5)
 };
 

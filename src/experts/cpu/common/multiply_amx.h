@@ -266,26 +266,6 @@ struct TileProduct {
   }
 };
 
-/// Pairs of blocks that hold numbers which tiles would not multiply as float32 does take that kernel.
-template <class V>
-struct PlainTileProduct {
-  static void run(const Multiplication& a) {
-    using Tiled =
-        TileProduct<V, LayoutSource<V, Decoder<kBf16, PlainPairs<V, 16>, NoScale<V>>>, Scaling::weights>;
-    Multiplication one = a;
-    one.pairs = 1;
-    for (int pair = 0; pair < a.pairs; ++pair) {
-      const auto* mark = reinterpret_cast<const std::int32_t*>(one.weights + a.factors_offset);
-      if (*mark != 0)
-        Product<V, Decoder<kBf16, Bf16Codes<V>, NoScale<V>>>::run(one);
-      else
-        Tiled::run(one);
-      one.weights += a.pair_bytes;
-      for (float*& out : one.out) out += a.out_step;
-    }
-  }
-};
-
 template <class V>
 void multiply_int4_tiles(const Multiplication& a) {
   if (a.integers.zeros) return TileProduct<V, Int4Source<V, kDigitColumns, true>, Scaling::sums>::run(a);
@@ -297,7 +277,7 @@ template <class V>
 constexpr KernelTable with_tiles(KernelTable table) {
   constexpr auto kFit = Scaling::weights_where_they_fit;
   table.bf16_pairs = {
-      .bf16 = PlainTileProduct<V>::run,
+      .bf16 = UnmarkedPairs<V, TileProduct<V, Bf16Source<V>, Scaling::weights>>::run,
       .mxfp4 = TileProduct<V, LayoutSource<V, Decoder<kMxfp4, E2m1Pairs<V, 32>, E8m0Scale<V>>>, kFit>::run,
       .nvfp4 = TileProduct<V, LayoutSource<V, Decoder<kNvfp4, E2m1Pairs<V, 16>, E4m3Scale<V>>>,
                            Scaling::weights>::run,

@@ -222,24 +222,6 @@ struct Bf16Product {
   }
 };
 
-/// Pairs of blocks that hold subnormal numbers take the float32 kernel.
-template <class V>
-struct PlainBf16Product {
-  static void run(const Multiplication& a) {
-    Multiplication one = a;
-    one.pairs = 1;
-    for (int pair = 0; pair < a.pairs; ++pair) {
-      const auto* mark = reinterpret_cast<const std::int32_t*>(one.weights + a.factors_offset);
-      if (*mark != 0)
-        Product<V, Decoder<kBf16, Bf16Codes<V>, NoScale<V>>>::run(one);
-      else
-        Bf16Product<V, LayoutSource<V, Decoder<kBf16, PlainPairs<V, 16>, NoScale<V>>>>::run(one);
-      one.weights += a.pair_bytes;
-      for (float*& out : one.out) out += a.out_step;
-    }
-  }
-};
-
 template <class V, int kPart>
 void multiply_int4(const Multiplication& a) {
   if (a.integers.zeros) return Bf16Product<V, Int4Source<V, kPart, true>>::run(a);
@@ -250,7 +232,7 @@ void multiply_int4(const Multiplication& a) {
 template <class V>
 constexpr KernelTable with_bf16(KernelTable table) {
   table.bf16_pairs = {
-      .bf16 = PlainBf16Product<V>::run,
+      .bf16 = UnmarkedPairs<V, Bf16Product<V, Bf16Source<V>>>::run,
       .mxfp4 = Bf16Product<V, LayoutSource<V, Decoder<kMxfp4, E2m1Pairs<V, 32>, E8m0Scale<V>>>>::run,
       .nvfp4 = Bf16Product<V, LayoutSource<V, Decoder<kNvfp4, E2m1Pairs<V, 16>, E4m3Scale<V>>>>::run,
       .mxfp8 = Bf16Product<V, LayoutSource<V, Decoder<kMxfp8, E4m3Pairs<V, 32>, E8m0Scale<V>>>>::run,

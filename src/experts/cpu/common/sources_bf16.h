@@ -17,6 +17,7 @@
 #include "experts/cpu/common/decode_bf16.h"
 #include "experts/cpu/common/kernel.h"
 #include "experts/cpu/common/layout.h"
+#include "experts/cpu/common/multiply.h"
 #include "experts/cpu/common/multiply_integers.h"
 
 namespace sluice::cpu {
@@ -108,6 +109,27 @@ struct LayoutSource {
     if constexpr (!kLayout.factors) return sum;
     const auto* factors = reinterpret_cast<const float*>(a.weights + pair * a.pair_bytes + a.factors_offset);
     return V::mul(sum, V::load(factors + block * V::kLanes));
+  }
+};
+
+template <class V>
+using Bf16Source = LayoutSource<V, Decoder<kBf16, PlainPairs<V, 16>, NoScale<V>>>;
+
+/// Of bf16 weights: pairs of blocks that are marked (layout.h) take the float32 kernel, others `Fast`.
+template <class V, class Fast>
+struct UnmarkedPairs {
+  static void run(const Multiplication& a) {
+    Multiplication one = a;
+    one.pairs = 1;
+    for (int pair = 0; pair < a.pairs; ++pair) {
+      const auto* mark = reinterpret_cast<const std::int32_t*>(one.weights + a.factors_offset);
+      if (*mark != 0)
+        Product<V, Decoder<kBf16, Bf16Codes<V>, NoScale<V>>>::run(one);
+      else
+        Fast::run(one);
+      one.weights += a.pair_bytes;
+      for (float*& out : one.out) out += a.out_step;
+    }
   }
 };
 
