@@ -207,6 +207,7 @@ Checkpoint Checkpoint::open(const std::string& model, const std::string& cache_r
   }
   const ModelDirectory directory = ModelDirectory::find(model, cache_root);
   require(directory.has("config.json"), ErrorKind::io, [&] {
+    refuse_gguf_alone(directory, "config.json");
     return ErrorInfo{.code = "no_config",
                      .what = "there is no config.json",
                      .file = directory.path(),

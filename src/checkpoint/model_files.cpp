@@ -34,13 +34,8 @@ bool before(const ModelTensor& a, const ModelTensor& b) { return a.name < b.name
               .why = "reading a pickle runs whatever code is in it, so it is never done",
               .todo = "Fetch the model as .safetensors, or convert it with transformers: save_pretrained "
                       "writes them"});
-    if (entry.ends_with(".gguf"))
-      fail(ErrorKind::unsupported, {.code = "gguf_not_read",
-                                    .what = fmt::format("the weights are GGUF, \"{}\"", printable(entry)),
-                                    .file = directory.path(),
-                                    .why = "a directory may hold several GGUF models",
-                                    .todo = "Give the .gguf file itself"});
   }
+  refuse_gguf_alone(directory, kSingle);
   fail(ErrorKind::io, {.code = "no_weights",
                        .what = fmt::format("there is neither {} nor {}", kSingle, kIndex),
                        .file = directory.path(),
@@ -110,6 +105,17 @@ void ModelFiles::add(std::shared_ptr<const MappedFile> file) {
 }
 
 void ModelFiles::sort() { std::stable_sort(tensors_.begin(), tensors_.end(), before); }
+
+void refuse_gguf_alone(const ModelDirectory& directory, std::string_view lacking) {
+  for (const std::string& entry : directory.entries())
+    if (entry.ends_with(".gguf"))
+      fail(ErrorKind::unsupported,
+           {.code = "gguf_not_read",
+            .what = fmt::format("there is no {}, but GGUF: \"{}\"", lacking, printable(entry)),
+            .file = directory.path(),
+            .why = "a directory may hold several GGUF models",
+            .todo = "Give the .gguf file itself"});
+}
 
 ModelFiles ModelFiles::open(const ModelDirectory& directory) {
   ModelFiles model;

@@ -24,6 +24,9 @@ struct ModelTensor {
   const std::string* file = nullptr;  // its path, for messages
 };
 
+/// For a directory that lacks a file by this name: throws unsupported where it has a GGUF file instead.
+void refuse_gguf_alone(const ModelDirectory& directory, std::string_view lacking);
+
 class ModelFiles {
  public:
   /// Opens every file and checks every header. Throws corrupt_file, io or unsupported (pickles, GGUF).

@@ -1,12 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls on a layer whose experts are latent: the projections around a flat call's experts, and alone.
 #include <algorithm>
+#include <string>
 
 #include "core/error.h"
 #include "engine/packed_layer.h"
 #include "engine/places.h"
 
 namespace sluice {
+namespace {
+
+void check_ends(int rows, const void* from, const void* to) {
+  require(rows >= 0 && (rows == 0 || (from && to)), ErrorKind::invalid_argument, [&] {
+    return ErrorInfo{.code = "bad_rows",
+                     .what = "projections of " + std::to_string(rows) + " rows",
+                     .why = rows < 0 ? "there are none below 0"
+                            : from   ? "no output"
+                                     : "no input",
+                     .todo = "Give rows, where they are and where they go"};
+  });
+}
+
+}  // namespace
 
 /// The rows as float32, projected into `out`.
 void PackedLayer::project(const RowsView& hidden, const LatentPlaces& at, std::span<std::byte> workspace,
@@ -49,6 +64,7 @@ void PackedLayer::check_latent() const {
 void PackedLayer::to_latent(const RowsView& hidden, float* latent, std::span<std::byte> workspace) const {
   check_latent();
   check_rows(hidden, spec().hidden());
+  check_ends(hidden.rows, hidden.data, latent);
   if (hidden.rows == 0) return;
   const int step = tokens_at_once(hidden.rows, workspace.size());
   const LatentPlaces at = layout(step).latent;
@@ -63,7 +79,8 @@ void PackedLayer::to_latent(const RowsView& hidden, float* latent, std::span<std
 void PackedLayer::from_latent(const float* sums, int tokens, float* output,
                               std::span<std::byte> workspace) const {
   check_latent();
-  if (tokens <= 0) return;
+  check_ends(tokens, sums, output);
+  if (tokens == 0) return;
   const int step = tokens_at_once(tokens, workspace.size());
   const LatentPlaces at = layout(step).latent;
   for (std::int64_t first = 0; first < tokens; first += step)

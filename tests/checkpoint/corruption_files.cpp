@@ -140,6 +140,15 @@ const Corruption kFiles[] = {
      "pickle_not_read", {"pytorch_model.bin", "runs whatever code"}, ErrorKind::unsupported},
     {"gguf_only", kMixtral, [](EditableModel& m) { keep_only(m, {"model-q4.gguf"}); },
      "gguf_not_read", {"model-q4.gguf", "several GGUF models"}, ErrorKind::unsupported},
+    {"gguf_without_config", kMixtral,
+     [](EditableModel& m) {
+       keep_only(m, {"model-q4.gguf"});
+       m.finally = [keep = m.finally](const fs::path& directory) {
+         keep(directory);
+         fs::remove(directory / "config.json");
+       };
+     },
+     "gguf_not_read", {"model-q4.gguf", "Give the .gguf file itself"}, ErrorKind::unsupported},
     {"no_weights", kMixtral, [](EditableModel& m) { keep_only(m, {}); },
      "no_weights", {"model.safetensors"}, ErrorKind::io},
     {"no_config", kMixtral, [](EditableModel& m) { replace_file(m, "config.json", [](const fs::path&) {}); },

@@ -171,6 +171,10 @@ TEST_F(LatentTest, TheProjectionsAloneGiveTheBitsOfRun) {
   RowsView narrow = drawn_.hidden;
   narrow.width = kLatent;
   expect_error("bad_hidden", [&] { subject.to_latent(narrow, rows.data(), workspace); });
+  expect_error("bad_rows", [&] { subject.to_latent(drawn_.hidden, nullptr, workspace); });
+  expect_error("bad_rows", [&] { subject.from_latent(nullptr, 1, whole.experts.data(), workspace); });
+  expect_error("bad_rows", [&] { subject.from_latent(rows.data(), 1, nullptr, workspace); });
+  expect_error("bad_rows", [&] { subject.from_latent(rows.data(), -1, whole.experts.data(), workspace); });
 }
 
 TEST_F(LatentTest, LayersWithoutHaveNone) {
