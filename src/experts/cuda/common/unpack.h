@@ -81,16 +81,17 @@ inline constexpr float kFp4E4m3Back = 256.0f;
 /// one of the eight smallest), so that an infinite input times both is one infinity.
 SLUICE_HD void split_f16(std::uint32_t pair, std::uint32_t& first, std::uint32_t& second) {
   first = second = 0;
+  // Subnormal numbers too: the product is exact.
+  const auto widen = [](std::uint32_t magnitude) { return bits_as<float>(magnitude << 13) * 0x1p112f; };
   for (int half = 0; half < 2; ++half) {
     const std::uint32_t bits = pair >> (16 * half) & 0xFFFFu, sign = bits & 0x8000u,
                         magnitude = bits & 0x7FFFu;
     const bool finite = magnitude < 0x7C00u;
-    const std::uint32_t upper = finite && magnitude != 0 ? (magnitude - 1) & 0x7FF8u : magnitude;
-    const float whole = format::f16_to_float(static_cast<std::uint16_t>(bits));
-    const float high = format::f16_to_float(static_cast<std::uint16_t>(sign | upper));
-    const float low = finite ? whole - high : 0.0f;
-    first |= (bits_as<std::uint32_t>(high) >> 16 | (magnitude > 0x7C00u ? 0x40u : 0u)) << (16 * half);
-    second |= bits_as<std::uint32_t>(low) >> 16 << (16 * half);
+    const std::uint32_t upper = magnitude != 0 ? (magnitude - 1) & 0x7FF8u : 0u;
+    const float high = widen(upper), low = widen(magnitude) - high;
+    const std::uint32_t special = magnitude == 0x7C00u ? 0x7F80u : 0x7FC0u;
+    first |= (sign | (finite ? bits_as<std::uint32_t>(high) >> 16 : special)) << (16 * half);
+    second |= (finite && magnitude != 0 ? sign | bits_as<std::uint32_t>(low) >> 16 : 0u) << (16 * half);
   }
 }
 

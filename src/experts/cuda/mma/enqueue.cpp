@@ -49,9 +49,8 @@ struct Buffers {
 };
 
 Planes planes(Places& places, std::size_t rows, int width, int terms) {
-  const int columns = round_up(width, 8);
-  Planes p{nullptr, rows * static_cast<std::size_t>(columns), static_cast<std::size_t>(columns), terms,
-           columns};
+  const auto stride = static_cast<std::size_t>(round_up(width, terms == 1 ? 8 : kBlockColumns));
+  Planes p{nullptr, rows * stride, stride, terms, round_up(width, 8)};
   p.data = places.take<std::uint16_t>(p.plane * static_cast<std::size_t>(terms));
   return p;
 }

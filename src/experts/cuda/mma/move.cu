@@ -32,7 +32,8 @@ __global__ void __launch_bounds__(kMoveThreads) stage_rows(const __grid_constant
       if (s.weights != nullptr) value = __fmul_rn(s.weights[row], value);
     }
     const Terms terms = split(value);
-    std::uint16_t* to = s.out.data + static_cast<std::size_t>(row) * s.out.stride + k;
+    std::uint16_t* to = s.out.data + static_cast<std::size_t>(row) * s.out.stride +
+                        (s.out.terms == 1 ? k : place_of_column(k));
     for (int term = 0; term < kMostTerms; ++term)
       if (term < s.out.terms) to[term * s.out.plane] = terms.of[term];
   }

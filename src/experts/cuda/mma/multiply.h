@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/hd.h"
 #include "experts/cuda/common/layout.h"
 #include "experts/cuda/common/terms.h"
 #include "sluice/spec.h"
@@ -25,12 +26,20 @@ struct Tile {
 };
 
 /// Rows as sums of bf16: term k of row r begins at data + k * plane + r * stride, in elements. `columns` are
-/// there, a multiple of 8; what is beyond is zero.
+/// there, a multiple of 8; what is beyond is zero. Rows of one term are in order, as callers have them, and
+/// the columns of several lie at place_of_column.
 struct Planes {
   std::uint16_t* data;
   std::size_t plane, stride;
   int terms, columns;
 };
+
+/// In a block of 128 the first eight columns of every lane of a quad are side by side, and then the next
+/// eight: what a quad reads at once is half a line, not a piece of two.
+SLUICE_HD constexpr int place_of_column(int column) {
+  return (column & ~127) | (column >> 3 & 3) << 5 | (column >> 5 & 3) << 3 | (column & 7);
+}
+inline constexpr int kPlaceOfLane = 8, kPlaceOfPiece = 32;  // of the lane's first column, and of eight more
 
 /// What becomes of the sums.
 struct Epilogue {

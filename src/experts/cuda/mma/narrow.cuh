@@ -156,16 +156,18 @@ template <Spread kSpread, int kTiles>
 struct Inputs {
   const std::byte* at[kTiles][products(kSpread)];
   int left;  // columns from the lane's first on
+  static constexpr int kPiece = kSpread == Spread::one_term ? 16 : 2 * kPlaceOfPiece;  // bytes between two
 
   __device__ Inputs(const Product& p, const Tile& tile) {
-    const int lane = static_cast<int>(threadIdx.x) % kLanes, g = lane / 4, first = 32 * (lane % 4);
-    left = p.input.columns - first;
+    const int lane = static_cast<int>(threadIdx.x) % kLanes, g = lane / 4, t = lane % 4;
+    left = p.input.columns - 32 * t;
     const int column = g >> column_shift<kSpread>(tile.count);
 #pragma unroll
     for (int tokens = 0; tokens < kTiles; ++tokens) {
       const int position = tile.first + min(8 * tokens + column, tile.count - 1);
       const int row = p.rows == nullptr ? position : load_fresh(p.rows + position);
-      const std::uint16_t* from = p.input.data + static_cast<std::size_t>(row) * p.input.stride + first;
+      const std::uint16_t* from = p.input.data + static_cast<std::size_t>(row) * p.input.stride +
+                                  t * (kSpread == Spread::one_term ? 32 : kPlaceOfLane);
 #pragma unroll
       for (int k = 0; k < products(kSpread); ++k) {
         const int term = kSpread == Spread::pairs ? (k == 0 ? g % 2 : 2) : k;
@@ -184,7 +186,7 @@ struct Inputs {
       for (int k = 0; k < products(kSpread); ++k) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const std::byte* from = at[tokens][k] + 32 * half + 16 * i;
+          const std::byte* from = at[tokens][k] + (2 * half + i) * kPiece;
           in.of[tokens][k].of[i] =
               all ? *reinterpret_cast<const uint4*>(from) : load_or_zeros(from, left > 16 * half + 8 * i);
         }

@@ -96,9 +96,10 @@ struct Share {
     const std::uint32_t at = block * block_bytes(kStorage);
     const int from = step / kHalves * kBlockColumns + 16 * (step % kHalves) + column;
     const bool there = from < p.input.columns;
+    const int place = W::kTerms == 1 ? from : place_of_column(from);
     const std::uint16_t* row[kRows];
 #pragma unroll
-    for (int n = 0; n < kRows; ++n) row[n] = rows[thread / 8 + n * kRowStep] + (there ? from : 0);
+    for (int n = 0; n < kRows; ++n) row[n] = rows[thread / 8 + n * kRowStep] + (there ? place : 0);
 #pragma unroll
     for (int i = 0; i < kValueCopies; ++i)
       copy_async(stage + 16 * (thread + i * W::kThreads), blocks + (values[i] + at + half * W::kValues));
