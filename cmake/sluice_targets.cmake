@@ -18,16 +18,35 @@ target_compile_options(sluice_options INTERFACE
 target_include_directories(sluice_options INTERFACE
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>)
 
-# sluice_add_part(core SOURCES a.cpp b.cpp): object files that go into the library. All of src is on its include
-# path; who may include whom is checked by scripts/check-includes.
+if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")
+  set(sluice_sanitized ON)
+else()
+  set(sluice_sanitized OFF)
+endif()
+
+# What the fuzzers are to learn the branches of.
+set(sluice_coverage)
+if(SLUICE_FUZZ)
+  set(sluice_coverage -fsanitize=fuzzer-no-link)
+endif()
+
+# sluice_add_part(core FUZZED SOURCES a.cpp b.cpp): object files that go into the library. All of src is on its include
+# path; who may include whom is checked by scripts/check-includes. FUZZED parts read what nobody vouches for.
 function(sluice_add_part name)
-  cmake_parse_arguments(PARSE_ARGV 1 part "" "" "SOURCES")
+  cmake_parse_arguments(PARSE_ARGV 1 part "FUZZED" "" "SOURCES")
   add_library(sluice_${name} OBJECT ${part_SOURCES})
   set_target_properties(sluice_${name} PROPERTIES
     POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   target_link_libraries(sluice_${name} PRIVATE sluice_options fmt::fmt nlohmann_json::nlohmann_json
                                                Threads::Threads)
   target_include_directories(sluice_${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  if(sluice_sanitized)
+    # The time of tests is spent in the library. Around it, that is tests and tools, -O0 takes half the time to compile.
+    target_compile_options(sluice_${name} PRIVATE -O1)
+  endif()
+  if(part_FUZZED)
+    target_compile_options(sluice_${name} PRIVATE ${sluice_coverage})
+  endif()
   set_property(GLOBAL APPEND PROPERTY SLUICE_PARTS sluice_${name})
 endfunction()
 

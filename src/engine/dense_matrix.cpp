@@ -66,11 +66,13 @@ void DenseMatrix::multiply(const float* x, int tokens, Executor& executor, float
   const std::ptrdiff_t width = cols_;
   parallel_for(executor, (rows_ + kTaskRows - 1) / kTaskRows, [&](int task, int worker) {
     const int first = task * kTaskRows, count = std::min(kTaskRows, rows_ - first);
-    const float* weights = floats_.data() + first * width;
+    const float* weights;
     if (keeps_halves_) {
       float* const decoded = scratch + worker * kTaskRows * width;
       for (int row = 0; row < count; ++row) read(first + row, decoded + row * width);
       weights = decoded;
+    } else {
+      weights = floats_.data() + first * width;
     }
     for (int token = 0; token < tokens; ++token)
       products_(x + token * width, weights, count, cols_, out + std::ptrdiff_t{token} * rows_ + first);

@@ -23,8 +23,9 @@ float finish(float* sums, const float* x, const float* row, int first, int width
 
 /// Half of a row's sums: a register of AVX2.
 using Half = float __attribute__((vector_size(kLanes * sizeof(float) / 2)));
-/// The same in memory.
-using Stored = float __attribute__((vector_size(kLanes * sizeof(float) / 2), aligned(4), may_alias));
+/// The same in memory. clang drops `aligned` behind the type and would load with what needs 32 bytes.
+using Stored __attribute__((vector_size(kLanes * sizeof(float) / 2), aligned(4), may_alias)) = float;
+static_assert(alignof(Stored) == 4);
 
 __attribute__((target("avx2"))) void four_rows(const float* x, const float* rows, int width, float* out) {
   const std::ptrdiff_t next = width;

@@ -5,9 +5,9 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <ctime>
 #include <set>
 #include <span>
 #include <string>
@@ -268,11 +268,12 @@ TEST(Header, A100000EntriesParseInLinearTime) {
     header += (i == 0 ? "" : ",") + entry("model.layers.0.mlp.experts." + std::to_string(i), "U8", "[1]",
                                           "[" + std::to_string(i) + "," + std::to_string(i + 1) + "]");
   const std::string file = file_of(header + "}", 100'000);
-  const auto start = std::chrono::steady_clock::now();
+  // Of the processor, which others may be busy with: 30 s by the clock were 2 s of it.
+  const std::clock_t start = std::clock();
   EXPECT_EQ(parse_header(bytes_of(file), "long").names.size(), 100'000u);
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  EXPECT_LT(seconds.count(), 5);
-  RecordProperty("seconds", std::to_string(seconds.count()));
+  const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+  EXPECT_LT(seconds, 5);
+  RecordProperty("seconds", std::to_string(seconds));
 }
 
 TEST(TensorFileTest, ReadsAFileThatTheWriterWrote) {
