@@ -91,7 +91,7 @@ std::unique_ptr<cuda::Packed> make_layer(const Backend& backend, const ExpertsSp
   const cuda::ExpertLayout layout = cuda::expert_layout(spec);
   const auto bytes = static_cast<std::size_t>(layout.bytes);
   auto packed = std::make_unique<cuda::Packed>(
-      backend, spec, cuda::allocate(bytes * static_cast<std::size_t>(spec.local_experts)));
+      backend, spec, layout, cuda::allocate(bytes * static_cast<std::size_t>(spec.local_experts)));
   for (int e = 0; e < spec.local_experts; ++e)
     check(cudaMemcpy(packed->memory.get() + static_cast<std::size_t>(e) * bytes,
                      few.data() + static_cast<std::size_t>(e % kDistinctExperts) * bytes, bytes,
@@ -293,8 +293,9 @@ class Bench {
     return bytes;
   }
   static double bits_of(Format format) {
-    const std::map<std::string, double> bits = {
-        {"mxfp4", 4.25}, {"nvfp4", 4.5}, {"mxfp8", 8.25}, {"bf16", 16}, {"f16", 16}};
+    const std::map<std::string, double> bits = {{"mxfp4", 4.25}, {"nvfp4", 4.5}, {"mxfp8", 8.25},
+                                                {"bf16", 16},    {"f16", 16},    {"int4", 4.125},
+                                                {"int8", 8.125}};  // groups of 128
     const auto at = bits.find(std::string(format.str()));
     return (at == bits.end() ? 8.0 : at->second) / 8;
   }
