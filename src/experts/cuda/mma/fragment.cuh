@@ -72,7 +72,8 @@ __device__ void multipliers(const Scales<kStorage>& scales, int half, std::uint3
 template <Storage kStorage>
 struct Fragment {
   static constexpr int kTerms = kStorage == Storage::f16 ? 2 : 1;
-  static constexpr int kProducts = kTerms * kHalfSteps;  // with every term of the input
+  static constexpr int kProducts = kTerms * kHalfSteps;                // with every term of the input
+  static constexpr int kChainProducts = kProducts / chains(kStorage);  // and of those, a chain's
   std::uint32_t of[kTerms][kHalfSteps][4];
 };
 
@@ -99,10 +100,8 @@ __device__ Fragment<kStorage> integer_fragment(const uint4* values, const Scales
 }
 
 template <Storage kStorage>
-__device__ Fragment<kStorage> float_fragment(const uint4* values, const Scales<kStorage>& scales, int half) {
+__device__ Fragment<kStorage> fragment(const uint4* values, const std::uint32_t (&m)[2]) {
   Fragment<kStorage> a;
-  std::uint32_t m[2];
-  multipliers(scales, half, m);
   constexpr int kBits = value_bits(kStorage);
 #pragma unroll
   for (int pair = 0; pair < kHalfSteps / 2; ++pair) {
@@ -142,10 +141,13 @@ __device__ Fragment<kStorage> float_fragment(const uint4* values, const Scales<k
 
 template <Storage kStorage>
 __device__ Fragment<kStorage> fragment(const uint4* values, const Scales<kStorage>& scales, int half) {
-  if constexpr (is_integer(kStorage))
+  if constexpr (is_integer(kStorage)) {
     return integer_fragment<kStorage>(values, scales);
-  else
-    return float_fragment<kStorage>(values, scales, half);
+  } else {
+    std::uint32_t m[2];
+    multipliers(scales, half, m);
+    return fragment<kStorage>(values, m);
+  }
 }
 
 /// One term of 64 columns of eight tokens: a lane's 16 neighbouring columns of one of them.

@@ -214,39 +214,43 @@ struct NarrowSums {
   float of[kTiles][4] = {};
 };
 
-/// Adds the sums of half a block to those before.
+/// Adds the sums of a chain of half a block to those before.
+template <Storage kStorage, Spread kSpread, int kTiles>
+__device__ void multiply_chain(const Scales<kStorage>& scales, const Fragment<kStorage>& a, int chain,
+                               const HalfInputs<kSpread, kTiles>& in, NarrowSums<kTiles>& sums) {
+  constexpr int kProducts = products(kSpread);
+  float part[kTiles][kProducts][4] = {};
+#pragma unroll
+  for (int step = 0; step < Fragment<kStorage>::kChainProducts; ++step)
+#pragma unroll
+    for (int tokens = 0; tokens < kTiles; ++tokens)
+#pragma unroll
+      for (int k = 0; k < kProducts; ++k)
+        multiply_step(a, chain * Fragment<kStorage>::kChainProducts + step, in.of[tokens][k], k > 0,
+                      part[tokens][k]);
+#pragma unroll
+  for (int tokens = 0; tokens < kTiles; ++tokens) {
+#pragma unroll
+    for (int k = 0; k < kProducts; ++k) scale_sums(scales, part[tokens][k]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float whole = part[tokens][0][i];
+      if constexpr (kSpread == Spread::three_terms)
+        whole = __fadd_rn(__fadd_rn(part[tokens][2][i], part[tokens][1][i]), whole);
+      if constexpr (kSpread == Spread::pairs)
+        if (i % 2 == 0) whole = __fadd_rn(__fadd_rn(part[tokens][1][i], part[tokens][0][i + 1]), whole);
+      sums.of[tokens][i] = add_chain(scales, chain, i, whole, sums.of[tokens][i]);
+    }
+  }
+}
+
 template <Storage kStorage, Spread kSpread, int kTiles>
 __device__ void multiply_half_block(const Held<kStorage>& held, int half,
                                     const HalfInputs<kSpread, kTiles>& in, NarrowSums<kTiles>& sums) {
-  constexpr int kProducts = products(kSpread), kChains = chains(kStorage);
-  constexpr int kChainProducts = Fragment<kStorage>::kProducts / kChains;
   const Scales<kStorage>& scales = held.scales[scale_parts(kStorage) == 1 ? 0 : half];
   const auto a = fragment<kStorage>(held.values + half * half_pieces(kStorage), scales, half);
 #pragma unroll
-  for (int chain = 0; chain < kChains; ++chain) {
-    float part[kTiles][kProducts][4] = {};
-#pragma unroll
-    for (int step = 0; step < kChainProducts; ++step)
-#pragma unroll
-      for (int tokens = 0; tokens < kTiles; ++tokens)
-#pragma unroll
-        for (int k = 0; k < kProducts; ++k)
-          multiply_step(a, chain * kChainProducts + step, in.of[tokens][k], k > 0, part[tokens][k]);
-#pragma unroll
-    for (int tokens = 0; tokens < kTiles; ++tokens) {
-#pragma unroll
-      for (int k = 0; k < kProducts; ++k) scale_sums(scales, part[tokens][k]);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        float whole = part[tokens][0][i];
-        if constexpr (kSpread == Spread::three_terms)
-          whole = __fadd_rn(__fadd_rn(part[tokens][2][i], part[tokens][1][i]), whole);
-        if constexpr (kSpread == Spread::pairs)
-          if (i % 2 == 0) whole = __fadd_rn(__fadd_rn(part[tokens][1][i], part[tokens][0][i + 1]), whole);
-        sums.of[tokens][i] = add_chain(scales, chain, i, whole, sums.of[tokens][i]);
-      }
-    }
-  }
+  for (int chain = 0; chain < chains(kStorage); ++chain) multiply_chain(scales, a, chain, in, sums);
 }
 
 template <Storage kStorage, Spread kSpread, int kTiles>

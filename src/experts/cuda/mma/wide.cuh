@@ -155,12 +155,47 @@ __device__ HalfBlock<kStorage> unpack(const std::byte* stage, int strip, int hal
   return block;
 }
 
+/// One term of some tiles of eight tokens after another.
+template <class W>
+using WideInputs = Columns[W::kTilesAtOnce][W::kTerms];
+
+/// Adds the sums of a chain of some strips times some tiles.
+template <class W, Storage kStorage>
+__device__ void multiply_chain(const HalfBlock<kStorage> (&blocks)[W::kStripsAtOnce], int chain,
+                               const WideInputs<W>& in, float (*const (&sums)[W::kStripsAtOnce])[4]) {
+  float part[W::kStripsAtOnce][W::kTilesAtOnce][W::kTerms][4] = {};
+#pragma unroll
+  for (int step = 0; step < Fragment<kStorage>::kChainProducts; ++step)
+#pragma unroll
+    for (int n = 0; n < W::kTilesAtOnce; ++n)
+#pragma unroll
+      for (int term = 0; term < W::kTerms; ++term)
+#pragma unroll
+        for (int s = 0; s < W::kStripsAtOnce; ++s)
+          multiply_step(blocks[s].a, chain * Fragment<kStorage>::kChainProducts + step, in[n][term], term > 0,
+                        part[s][n][term]);
+#pragma unroll
+  for (int s = 0; s < W::kStripsAtOnce; ++s)
+#pragma unroll
+    for (int n = 0; n < W::kTilesAtOnce; ++n) {
+#pragma unroll
+      for (int term = 0; term < W::kTerms; ++term) scale_sums(blocks[s].scales, part[s][n][term]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float whole = part[s][n][W::kTerms - 1][i];
+#pragma unroll
+        for (int term = W::kTerms - 2; term >= 0; --term) whole = __fadd_rn(whole, part[s][n][term][i]);
+        sums[s][n][i] = add_chain(blocks[s].scales, chain, i, whole, sums[s][n][i]);
+      }
+    }
+}
+
 /// Some strips times some tiles of eight tokens, whose inputs begin at `inputs`.
 template <class W, Storage kStorage>
 __device__ void multiply_some(const HalfBlock<kStorage> (&blocks)[W::kStripsAtOnce], const std::byte* inputs,
                               float (*const (&sums)[W::kStripsAtOnce])[4]) {
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  Columns in[W::kTilesAtOnce][W::kTerms];
+  WideInputs<W> in;
 #pragma unroll
   for (int n = 0; n < W::kTilesAtOnce; ++n)
 #pragma unroll
@@ -170,35 +205,8 @@ __device__ void multiply_some(const HalfBlock<kStorage> (&blocks)[W::kStripsAtOn
         in[n][term].of[i] =
             *reinterpret_cast<const uint4*>(inputs + term * W::kTermBytes + n * 8 * W::kRowBytes +
                                             lane / 4 * W::kRowBytes + place_of(lane / 4, lane % 4, i));
-  constexpr int kChains = chains(kStorage), kChainProducts = Fragment<kStorage>::kProducts / kChains;
 #pragma unroll
-  for (int chain = 0; chain < kChains; ++chain) {
-    float part[W::kStripsAtOnce][W::kTilesAtOnce][W::kTerms][4] = {};
-#pragma unroll
-    for (int step = 0; step < kChainProducts; ++step)
-#pragma unroll
-      for (int n = 0; n < W::kTilesAtOnce; ++n)
-#pragma unroll
-        for (int term = 0; term < W::kTerms; ++term)
-#pragma unroll
-          for (int s = 0; s < W::kStripsAtOnce; ++s)
-            multiply_step(blocks[s].a, chain * kChainProducts + step, in[n][term], term > 0,
-                          part[s][n][term]);
-#pragma unroll
-    for (int s = 0; s < W::kStripsAtOnce; ++s)
-#pragma unroll
-      for (int n = 0; n < W::kTilesAtOnce; ++n) {
-#pragma unroll
-        for (int term = 0; term < W::kTerms; ++term) scale_sums(blocks[s].scales, part[s][n][term]);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          float whole = part[s][n][W::kTerms - 1][i];
-#pragma unroll
-          for (int term = W::kTerms - 2; term >= 0; --term) whole = __fadd_rn(whole, part[s][n][term][i]);
-          sums[s][n][i] = add_chain(blocks[s].scales, chain, i, whole, sums[s][n][i]);
-        }
-      }
-  }
+  for (int chain = 0; chain < chains(kStorage); ++chain) multiply_chain<W, kStorage>(blocks, chain, in, sums);
 }
 
 /// One stage: the sums of 64 columns, added to those of the columns before. Of the warp's tokens `tokens` are
