@@ -172,9 +172,9 @@ Planes stage_input(const Call& call, const Buffers& b) {
                .slots_per_row = call.apart() ? call.card.top_k : 1,
                .weights = call.weighted() ? call.card.weights : nullptr,
                .out = b.input,
+               .local = call.gathered() ? b.local : nullptr,
                .orders = call.gathered() ? call.packed.memory.get() + layout.order : nullptr,
-               .expert_bytes = layout.bytes,
-               .local = b.local},
+               .expert_bytes = layout.bytes},
               call.card.stream),
         "staging inputs");
   return b.input;

@@ -25,12 +25,11 @@ __global__ void __launch_bounds__(kMoveThreads) stage_rows(const __grid_constant
   start_later();
   const int row = static_cast<int>(blockIdx.x);
   const std::byte* from = s.rows + row / s.slots_per_row * s.row_stride;
-  const std::int32_t* order = nullptr;
-  if (s.orders != nullptr) {
-    const std::int32_t expert = load_fresh(s.local + row);
-    if (expert < 0) return;  // nobody reads the row
-    order = reinterpret_cast<const std::int32_t*>(s.orders + expert * s.expert_bytes);
-  }
+  const std::int32_t expert = s.local == nullptr ? 0 : load_fresh(s.local + row);
+  if (expert < 0) return;  // nobody reads the row
+  const std::int32_t* order = s.orders == nullptr
+                                  ? nullptr
+                                  : reinterpret_cast<const std::int32_t*>(s.orders + expert * s.expert_bytes);
   for (int k = static_cast<int>(threadIdx.x); k < s.out.columns; k += kMoveThreads) {
     float value = 0;
     const int column = k >= s.width ? -1 : order != nullptr ? order[k] : k;

@@ -118,10 +118,10 @@ struct Stage {
   int slots_per_row;     // staged row r is row r / slots_per_row
   const float* weights;  // [count] to multiply by; null: none
   Planes out;
+  const std::int32_t* local = nullptr;  // [count] a row's expert; rows of -1 are left out; null: none is
   /// Where every expert has an order of the columns: column k of a row is order[k] of the input, -1 a zero.
-  const std::byte* orders;    // of the first expert; null: as they are
-  std::int64_t expert_bytes;  // to the next
-  const std::int32_t* local;  // [count] a row's expert, or -1
+  const std::byte* orders = nullptr;  // of the first expert; null: as they are
+  std::int64_t expert_bytes = 0;      // to the next
 };
 cudaError_t stage(const Stage& stage, cudaStream_t stream);
 
