@@ -54,17 +54,21 @@ struct Buffers {
   std::size_t bytes;
 };
 
-/// Which product reads the rows.
-struct Width {
+/// The product that reads rows.
+struct Reader {
   int columns;
   Storage storage;
 };
 
-Planes planes(Places& places, std::size_t rows, const Width& reader, int terms) {
+Planes planes(Places& places, std::size_t rows, const Reader& reader, int terms) {
   const int width = reader.columns;
   const auto stride = static_cast<std::size_t>(round_up(width, terms == 1 ? 8 : kBlockColumns));
-  Planes p{nullptr, rows * stride,      stride,
-           terms,   round_up(width, 8), terms == 1 || is_integer(reader.storage)};
+  Planes p{.data = nullptr,
+           .plane = rows * stride,
+           .stride = stride,
+           .terms = terms,
+           .columns = round_up(width, 8),
+           .in_order = terms == 1 || is_integer(reader.storage)};
   p.data = places.take<std::uint16_t>(p.plane * static_cast<std::size_t>(terms));
   return p;
 }
@@ -157,12 +161,12 @@ void group_slots(const Call& call, const Buffers& b) {
 Planes stage_input(const Call& call, const Buffers& b) {
   const RowsView& input = call.card.input;
   if (call.as_given())
-    return {reinterpret_cast<std::uint16_t*>(const_cast<std::byte*>(input.data)),
-            0,
-            static_cast<std::size_t>(input.row_stride) / 2,
-            1,
-            call.spec().hidden,
-            true};
+    return {.data = reinterpret_cast<std::uint16_t*>(const_cast<std::byte*>(input.data)),
+            .plane = 0,
+            .stride = static_cast<std::size_t>(input.row_stride) / 2,
+            .terms = 1,
+            .columns = call.spec().hidden,
+            .in_order = true};
   const ExpertLayout& layout = call.packed.layout;
   check(stage({.rows = input.data,
                .row_stride = input.row_stride,
