@@ -5,8 +5,9 @@
 // of bench/results.
 //
 //   bench_cuda_layer --shape gpt-oss-120b --format mxfp4 --tokens 1,16,256 [--routing zipf] [--calls 16]
-//                    [--seconds 0.2] [--once] [--check]
+//                    [--group 32] [--seconds 0.2] [--once] [--check]
 //
+// --group: columns that share a scale, of integers; 128 where it is left out.
 // --once: one call a token count, without a graph, for a profiler. --check: results against a backend of the
 // processor and against the same tokens in another batch, and no timing.
 #include <cuda_runtime_api.h>
@@ -17,7 +18,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <map>
 #include <numeric>
 #include <random>
 #include <string>
@@ -42,7 +42,7 @@ constexpr int kDistinctExperts = 4, kLayers = 2;
 struct Options {
   std::string shape = "gpt-oss-120b", format = "mxfp4", routing = "uniform";
   std::vector<int> tokens = {1, 4, 16, 64, 256, 1024, 4096};
-  int calls = 16;
+  int calls = 16, group = 128;
   double seconds = 0.2;
   bool once = false, check = false;
 };
@@ -63,6 +63,8 @@ Options parse(int count, char** arguments) {
       o.format = value;
     else if (name == "--routing")
       o.routing = value;
+    else if (name == "--group")
+      o.group = std::stoi(value);
     else if (name == "--calls")
       o.calls = std::stoi(value);
     else if (name == "--seconds")
@@ -91,7 +93,7 @@ std::unique_ptr<cuda::Packed> make_layer(const Backend& backend, const ExpertsSp
   const cuda::ExpertLayout layout = cuda::expert_layout(spec);
   const auto bytes = static_cast<std::size_t>(layout.bytes);
   auto packed = std::make_unique<cuda::Packed>(
-      backend, spec, cuda::allocate(bytes * static_cast<std::size_t>(spec.local_experts)));
+      backend, spec, layout, cuda::allocate(bytes * static_cast<std::size_t>(spec.local_experts)));
   for (int e = 0; e < spec.local_experts; ++e)
     check(cudaMemcpy(packed->memory.get() + static_cast<std::size_t>(e) * bytes,
                      few.data() + static_cast<std::size_t>(e % kDistinctExperts) * bytes, bytes,
@@ -130,6 +132,11 @@ class Bench {
  public:
   Bench(const Options& o, const Backend& backend)
       : o_(o), layer_(testing::public_shape(o.shape, Format::parse(o.format).value())), backend_(backend) {
+    if (is_integer(spec().formats.up)) {
+      MatrixFormats& formats = layer_.routed.formats;
+      for (Grouping* grouping : {&formats.gate_grouping, &formats.up_grouping, &formats.down_grouping})
+        grouping->columns = o.group;
+    }
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream");
   }
 
@@ -278,26 +285,13 @@ class Bench {
         "{:.0f}, "
         "\"floor_us\": {:.2f}, \"share_of_floor\": {:.3f}, \"tb_per_s\": {:.2f}, \"tflops\": {:.1f}, "
         "\"sm_clock\": {}}}\n",
-        o_.shape, o_.format, o_.routing, tokens, median, times[times.size() / 10],
+        o_.shape, storage_text(spec().formats), o_.routing, tokens, median, times[times.size() / 10],
         times[times.size() * 9 / 10], times[0], times.size(), experts, bytes, flops, floor, floor / median,
         1e-6 * bytes / median, 1e-6 * flops / median, sm_clock());
   }
 
-  /// Of one expert, by its format.
-  std::int64_t few_bytes() const {
-    const ExpertWeights& e = few_weights_.routed[0];
-    std::int64_t bytes = 0;
-    for (const WeightMatrix* m : {e.gate ? &*e.gate : nullptr, &e.up, &e.down})
-      if (m != nullptr)
-        bytes += static_cast<std::int64_t>(double(m->rows) * double(m->cols) * bits_of(m->format));
-    return bytes;
-  }
-  static double bits_of(Format format) {
-    const std::map<std::string, double> bits = {
-        {"mxfp4", 4.25}, {"nvfp4", 4.5}, {"mxfp8", 8.25}, {"bf16", 16}, {"f16", 16}};
-    const auto at = bits.find(std::string(format.str()));
-    return (at == bits.end() ? 8.0 : at->second) / 8;
-  }
+  /// Of one expert, as files have it.
+  std::int64_t few_bytes() const { return experts_bytes(spec(), 1); }
 
   static int sm_clock() {
     int clock = 0;
@@ -343,7 +337,8 @@ class Bench {
       different += std::memcmp(alone.data(), all.data() + std::size_t(token) * width, width * 4) != 0 ? 1 : 0;
     }
     fmt::print("{{\"check\": \"{} {}\", \"tokens\": {}, \"rows_that_differ\": {}, \"rel_l2\": {:.3g}}}\n",
-               o_.shape, o_.format, tokens, different, against_processor(all, ids, hidden));
+               o_.shape, storage_text(spec().formats), tokens, different,
+               against_processor(all, ids, hidden));
   }
 
   /// Token 0. An expert is the drawn one of its number modulo kDistinctExperts.

@@ -74,6 +74,26 @@ TEST_P(EdgesTest, ManyTokens) {
     Problem(everything(format), Numbers::exact, {.tokens = 67}).check(backend());
 }
 
+/// Groups of both kinds that kernels tell apart and inputs of one type or another, in codes that fill their
+/// words.
+TEST_P(EdgesTest, IntegersInSmallAndLargeGroups) {
+  const int multiple = backend().can.integer_groups.multiple;
+  if (multiple == 0) GTEST_SKIP() << "declares no groups";
+  FeatureSet of_integers = Features::set<feature::ZeroPoints, feature::ActOrder>();
+  of_integers = of_integers.minus(of_integers.minus(backend().can.features));
+  for (const Format format : members(backend().can.weights)) {
+    if (!is_integer(format) || geometry(format).code_bits % 4 != 0) continue;
+    for (const int columns : {32, 128})
+      for (const DType dtype : {DType::bf16, DType::f32})
+        for (const int tokens : {11, 67})
+          if (columns % multiple == 0)
+            Problem(make_case(format, format, activation(), of_integers,
+                              {.hidden = 160, .intermediate = 136, .columns = columns}),
+                    Numbers::noisy, {.tokens = tokens, .dtype = dtype})
+                .check(backend());
+  }
+}
+
 TEST_P(EdgesTest, AWorkspaceThatSplitsChangesNothing) {
   const Format format = members(backend().can.weights).front();
   const Problem exact(everything(format), Numbers::exact, {.tokens = 23});

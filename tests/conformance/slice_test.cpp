@@ -70,9 +70,18 @@ Outputs sum_of_parts(const Backend& backend, const Problem& problem, const std::
   return sum;
 }
 
+/// A part of an act-order says smaller groups than the whole, of down alone (decision 018): a backend that
+/// does not take any size, or not one of its own for down, does not take the part.
+FeatureSet features_of_parts(const Capability& can) {
+  const bool any_groups =
+      can.integer_groups.multiple == 1 && can.features.has(Features::of<feature::MixedFormats>());
+  return any_groups ? can.features : can.features.minus(Features::set<feature::ActOrder>());
+}
+
 /// Every format, with all features that apply but saturation, in turn with the activations; integers in every
 /// declared group with zero points and act-order.
 std::vector<Case> cases(const Capability& can) {
+  const FeatureSet features_of_all = features_of_parts(can);
   std::vector<Case> made;
   const std::vector<Format> formats = members(can.weights);
   const std::vector<Activation> activations = members(can.activations);
@@ -84,12 +93,12 @@ std::vector<Case> cases(const Capability& can) {
                                applicable(applicable(features, activation), format), shape));
     };
     add({}, {});
-    add(can.features, {.hidden = 128, .intermediate = 160});
-    add(can.features.minus(Features::set<feature::MixedFormats, feature::MixedExperts>()), {});
+    add(features_of_all, {.hidden = 128, .intermediate = 160});
+    add(features_of_all.minus(Features::set<feature::MixedFormats, feature::MixedExperts>()), {});
     if (!is_integer(format)) continue;
     const FeatureSet order = Features::set<feature::ActOrder>(), zeros = Features::set<feature::ZeroPoints>();
     for (const FeatureSet& features : {zeros, order, zeros.plus(order)})
-      if (features.minus(can.features).empty()) add(features, {});
+      if (features.minus(features_of_all).empty()) add(features, {});
     if (can.integer_groups.multiple == 1) add(zeros.plus(order), {.columns = 48});
     if (can.integer_groups.whole_row) add({}, {.columns = 0});
   }

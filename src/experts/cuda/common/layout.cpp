@@ -16,21 +16,29 @@ std::optional<Storage> find_storage(Format format) {
     return Storage::fp8_scaled;
   if (format == Formats::of<format::Bf16>()) return Storage::bf16;
   if (format == Formats::of<format::F16>()) return Storage::f16;
+  if (is_integer(format)) return geometry(format).code_bits <= 4 ? Storage::int4_g128 : Storage::int8_g128;
   return std::nullopt;
 }
 
 constexpr int divide_up(int value, int by) { return (value + by - 1) / by; }
+
+/// Act-order makes a difference.
+bool reads_in_order_of_groups(const Grouping& grouping, int columns) {
+  return grouping.act_order && grouping.columns != 0 && grouping.columns < columns;
+}
 
 /// Copies to shared memory start at multiples of 16 bytes; a multiple of 256 lets neighbours share no line.
 constexpr std::int64_t aligned(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 struct Shape {
   int rows, cols;
+  bool paired;
 };
 
 /// Lays a matrix out behind `end` and moves it.
-StripsLayout lay_out(Format format, bool paired, Shape shape, std::int64_t& end) {
-  StripsLayout at{.storage = storage_of(format),
+StripsLayout lay_out(Storage storage, const Shape& shape, std::int64_t& end) {
+  const bool paired = shape.paired;
+  StripsLayout at{.storage = storage,
                   .paired = paired,
                   .rows = shape.rows,
                   .strips = divide_up(shape.rows, paired ? kStripRows / 2 : kStripRows),
@@ -47,13 +55,26 @@ StripsLayout lay_out(Format format, bool paired, Shape shape, std::int64_t& end)
 
 bool has_storage(Format format) { return find_storage(format).has_value(); }
 
-Storage storage_of(Format format) { return find_storage(format).value(); }
+Storage storage_of(Format format, const Grouping& grouping) {
+  const Storage storage = find_storage(format).value();
+  if (grouping.columns % kBlockColumns == 0) return storage;
+  return storage == Storage::int4_g128 ? Storage::int4_g32 : Storage::int8_g32;
+}
 
-ExpertLayout expert_layout(const ExpertsSpec& spec) {
+ExpertLayout expert_layout(const ExpertsSpec& spec, const PackedColumns& columns) {
+  const MatrixFormats& formats = spec.formats;
+  const int hidden = columns.up != 0 ? columns.up : spec.hidden;
+  const int intermediate = columns.down != 0 ? columns.down : spec.intermediate;
   ExpertLayout layout;
-  layout.up =
-      lay_out(spec.formats.up, spec.formats.gate.has_value(), {spec.intermediate, spec.hidden}, layout.bytes);
-  layout.down = lay_out(spec.formats.down, false, {spec.hidden, spec.intermediate}, layout.bytes);
+  layout.up = lay_out(storage_of(formats.up, formats.up_grouping),
+                      {intermediate, hidden, formats.gate.has_value()}, layout.bytes);
+  layout.down = lay_out(storage_of(formats.down, formats.down_grouping), {spec.hidden, intermediate, false},
+                        layout.bytes);
+  if (reads_in_order_of_groups(formats.up_grouping, spec.hidden)) {
+    layout.gathered = hidden;
+    layout.order = layout.bytes;
+    layout.bytes = aligned(layout.bytes + std::int64_t{hidden} * 4);
+  }
   return layout;
 }
 

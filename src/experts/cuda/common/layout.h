@@ -8,6 +8,10 @@
 // are columns 32 t + 4 j to 32 t + 4 j + 3. So a lane sees one group of 32 a row, and its part of the B
 // operand is 16 neighbouring bytes of a token's row.
 //
+// Of integers a quad's lanes share a group instead: its scale is applied to sums, which go over all four.
+// Steps 2 i and 2 i + 1 are columns 32 i to 32 i + 31, of which lane t has the eight from 32 i + 8 t on, four
+// a step. Blocks have whole groups of 32, or are of one group.
+//
 // Rows and columns beyond the matrix are zeros. Beside the blocks every row has a factor and a bias in
 // float32.
 #pragma once
@@ -30,10 +34,47 @@ enum class Storage : std::uint8_t {
   fp8_e8m0,    // e4m3; two powers of two a lane
   bf16,
   f16,
+  int4_g32,   // codes of up to 4 bits; a float32 and a zero point for every row and 32 columns
+  int4_g128,  // for every row
+  int8_g32,   // codes of up to 8 bits
+  int8_g128,
 };
 
+constexpr bool is_integer(Storage storage) { return storage >= Storage::int4_g32; }
+
 constexpr int value_bits(Storage storage) {
-  return storage <= Storage::fp4_e4m3 ? 4 : storage <= Storage::fp8_e8m0 ? 8 : 16;
+  switch (storage) {
+    case Storage::fp4_e8m0:
+    case Storage::fp4_e4m3:
+    case Storage::int4_g32:
+    case Storage::int4_g128:
+      return 4;
+    case Storage::bf16:
+    case Storage::f16:
+      return 16;
+    default:
+      return 8;
+  }
+}
+
+/// Columns of a block that share an integer's scale.
+constexpr int group_columns(Storage storage) {
+  return storage == Storage::int4_g32 || storage == Storage::int8_g32 ? 32 : kBlockColumns;
+}
+
+/// A lane's columns come in four pieces of eight, for two steps each: the first column of one in its block.
+constexpr int first_column(Storage storage, int lane_of_quad, int piece) {
+  return is_integer(storage) ? 32 * piece + 8 * lane_of_quad : 32 * lane_of_quad + 8 * piece;
+}
+
+/// Where register `index` of a lane's A operand lies in the block at a step: two neighbouring columns of a
+/// row.
+struct Place {
+  int row, column;
+};
+constexpr Place place(Storage storage, int lane, int step, int index) {
+  return {lane / 4 + (index % 2) * 8,
+          first_column(storage, lane % 4, step / 2) + 4 * (step % 2) + 2 * (index / 2)};
 }
 
 /// Bytes of a block's values, which come first: in pieces of 16 bytes a lane.
@@ -49,15 +90,25 @@ constexpr int scale_bytes(Storage storage) {
       return 4 * kLanes;
     case Storage::fp8_scaled:
       return 16;  // of which 8 are used: copies move 16
+    case Storage::int4_g32:
+    case Storage::int8_g32:
+      return 4 * 5 * kStripRows;
+    case Storage::int4_g128:
+    case Storage::int8_g128:
+      return 5 * kStripRows;
     default:
       return 0;
   }
 }
 
+/// Parts that a block's scales have: where it is more than one, each half of the columns has its own. A part
+/// of integers is float32 [8][groups][2] and bytes of zero points, the same: rows g and g + 8 are neighbours.
+constexpr int scale_parts(Storage storage) { return group_columns(storage) == 32 ? 2 : 1; }
+
 constexpr int block_bytes(Storage storage) { return value_bytes(storage) + scale_bytes(storage); }
 
 /// The storage of a format that has one. Precondition: has_storage(format).
-Storage storage_of(Format format);
+Storage storage_of(Format format, const Grouping& grouping = {});
 bool has_storage(Format format);
 
 /// One matrix, or gate and up together, of an expert. Offsets are in bytes from the expert's start.
@@ -76,9 +127,16 @@ struct StripsLayout {
 
 struct ExpertLayout {
   StripsLayout up, down;
+  int gathered = 0;        // columns of `up` where an expert has an order of them (act-order); else 0
+  std::int64_t order = 0;  // int32 [gathered]: the input's column, or -1 for a zero
   std::int64_t bytes = 0;
 };
 
-ExpertLayout expert_layout(const ExpertsSpec& spec);
+/// Columns of `up` and `down` as they are packed, which act-order may make more of.
+struct PackedColumns {
+  int up = 0, down = 0;  // 0: those of the spec
+};
+
+ExpertLayout expert_layout(const ExpertsSpec& spec, const PackedColumns& columns = {});
 
 }  // namespace sluice::cuda

@@ -9,6 +9,8 @@
 
 #include "core/bits.h"
 #include "core/error.h"
+#include "experts/cuda/common/repack_integers.h"
+#include "experts/cuda/common/strip.h"
 #include "experts/cuda/common/unpack.h"
 #include "format/e4m3.h"
 #include "format/e8m0.h"
@@ -25,23 +27,6 @@ constexpr int kFp4Top = 126 + 127, kFp8Top = 120 + 127;
 constexpr int kFp4Reach = 132, kFp8Reach = 124;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
-/// A row of a strip; no matrix for one of the padding.
-struct Row {
-  const WeightMatrix* matrix = nullptr;
-  std::int64_t row = 0;
-
-  explicit operator bool() const { return matrix != nullptr; }
-  const std::byte* codes() const { return matrix->codes + row * matrix->row_stride; }
-  std::uint8_t scale_byte(std::int64_t group) const {
-    return load<std::uint8_t>(matrix->scales.data + row * matrix->scales.row_stride +
-                              group * matrix->scales.col_stride);
-  }
-};
-
-using Strip = std::array<Row, kStripRows>;
-/// The values of a block as the file has them: codes of 4, 8 or 16 bits.
-using Codes = std::array<std::array<std::uint16_t, kBlockColumns>, kStripRows>;
 
 std::uint16_t code_at(const Row& row, Storage storage, std::int64_t column) {
   const std::byte* codes = row.codes();
@@ -110,7 +95,8 @@ RowScale scale_of_row(const Row& row, Storage storage) {
   if (storage == Storage::fp4_e8m0 || storage == Storage::fp8_e8m0) scale = powers_of_row(row, storage);
   if (storage == Storage::fp4_e4m3) scale.factor = has_nan_scale(row) ? kNan : row.matrix->second_scale;
   if (storage == Storage::fp8_scaled) scale.factor = coarse_factor(row);
-  if (value_bits(storage) == 8 && has_nan_code(row)) scale.factor = kNan;
+  if (is_integer(storage)) scale.factor = kIntegerBack;
+  if (value_bits(storage) == 8 && !is_integer(storage) && has_nan_code(row)) scale.factor = kNan;
   return scale;
 }
 
@@ -179,15 +165,6 @@ void write_scales(const Strip& strip, const std::array<RowScale, kStripRows>& sc
 
 // ---- values of a block
 
-/// Register `index` of lane 4 g + t at `step`: two neighbouring columns of a row.
-struct Place {
-  int row, column;
-};
-
-Place place(int lane, int step, int index) {
-  return {lane / 4 + (index % 2) * 8, 32 * (lane % 4) + 4 * step + 2 * (index / 2)};
-}
-
 std::uint32_t two(const Codes& codes, Place at, int width) {
   return codes[at.row][at.column] | std::uint32_t{codes[at.row][at.column + 1]} << width;
 }
@@ -199,7 +176,7 @@ void write_fp4(const Codes& codes, std::byte* out) {
     for (int lane = 0; lane < kLanes; ++lane) {
       std::uint32_t registers[8];
       for (int i = 0; i < 8; ++i) {
-        const Place at = place(lane, 2 * pair + i / 4, i % 4);
+        const Place at = place(Storage::fp4_e8m0, lane, 2 * pair + i / 4, i % 4);
         registers[i] = pattern(codes[at.row][at.column]) | pattern(codes[at.row][at.column + 1]) << 16;
       }
       const WordPair words = pack_fp4(registers);
@@ -214,14 +191,14 @@ void write_bytes(const Codes& codes, std::byte* out) {
     for (int lane = 0; lane < kLanes; ++lane)
       for (int i = 0; i < 4; ++i)
         store(out + step / 2 * 512 + lane * 16 + step % 2 * 8 + 2 * i,
-              static_cast<std::uint16_t>(two(codes, place(lane, step, i), 8)));
+              static_cast<std::uint16_t>(two(codes, place(Storage::fp8_e8m0, lane, step, i), 8)));
 }
 
 void write_halves(const Codes& codes, std::byte* out) {
   for (int step = 0; step < kSteps; ++step)
     for (int lane = 0; lane < kLanes; ++lane)
       for (int i = 0; i < 4; ++i)
-        store(out + step * 512 + lane * 16 + 4 * i, two(codes, place(lane, step, i), 16));
+        store(out + step * 512 + lane * 16 + 4 * i, two(codes, place(Storage::bf16, lane, step, i), 16));
 }
 
 // ---- strips
@@ -236,8 +213,19 @@ Codes codes_of(const Strip& strip, const BlockAt& at) {
   return codes;
 }
 
+/// What fills a StripsLayout.
+struct Source {
+  const WeightMatrix* upper;  // gate, or the only matrix
+  const WeightMatrix* lower;  // up where it is paired
+  const VectorView* upper_bias;
+  const VectorView* lower_bias;
+  const ColumnOrder* orders[2];        // of columns of upper and lower, where they are integers
+  std::span<const std::int32_t> rows;  // the row of each of the layout's, -1 for none; empty: the same
+};
+
 /// False where a row's powers of two lie too far apart.
-bool write_strip(const StripsLayout& layout, const Strip& strip, int index, std::byte* expert) {
+bool write_strip(const StripsLayout& layout, const Source& source, const Strip& strip, int index,
+                 std::byte* expert) {
   std::array<RowScale, kStripRows> scales;
   bool too_far = false;
   for (int r = 0; r < kStripRows; ++r) {
@@ -245,6 +233,10 @@ bool write_strip(const StripsLayout& layout, const Strip& strip, int index, std:
     store(expert + layout.factors + 4 * (std::int64_t{index} * kStripRows + r), scales[r].factor);
   }
   std::byte* block = expert + layout.blocks + index * layout.strip_bytes();
+  if (is_integer(layout.storage)) {
+    write_integer_strip(layout, strip, source.orders, block);
+    return true;
+  }
   for (int k = 0; k < layout.k_blocks; ++k, block += block_bytes(layout.storage)) {
     const BlockAt at{layout.storage, std::int64_t{k} * kBlockColumns, k};
     Codes codes = codes_of(strip, at);
@@ -255,22 +247,15 @@ bool write_strip(const StripsLayout& layout, const Strip& strip, int index, std:
   return !too_far;
 }
 
-/// What fills a StripsLayout.
-struct Source {
-  const WeightMatrix* upper;  // gate, or the only matrix
-  const WeightMatrix* lower;  // up where it is paired
-  const VectorView* upper_bias;
-  const VectorView* lower_bias;
-};
-
 Row row_of(const StripsLayout& layout, const Source& source, int strip, int r) {
-  if (!layout.paired) {
-    const int row = strip * kStripRows + r;
-    return row < layout.rows ? Row{source.upper, row} : Row{};
-  }
-  const int row = strip * (kStripRows / 2) + r % 8;
+  const bool lower = layout.paired && r >= 8;
+  std::int64_t row = layout.paired ? strip * (kStripRows / 2) + r % 8 : strip * kStripRows + r;
   if (row >= layout.rows) return {};
-  return {r < 8 ? source.upper : source.lower, row};
+  if (!source.rows.empty()) {
+    if (row >= std::ssize(source.rows)) return {};
+    row = source.rows[static_cast<std::size_t>(row)];
+  }
+  return row < 0 ? Row{} : Row{lower ? source.lower : source.upper, row};
 }
 
 float bias_of(const StripsLayout& layout, const Source& source, const Row& row, int r) {
@@ -288,7 +273,7 @@ bool write_strips(const StripsLayout& layout, const Source& source, std::byte* e
       store(expert + layout.bias + 4 * (std::int64_t{index} * kStripRows + r),
             bias_of(layout, source, strip[r], r));
     }
-    if (!write_strip(layout, strip, index, expert)) held = false;
+    if (!write_strip(layout, source, strip, index, expert)) held = false;
   });
   return held;
 }
@@ -299,11 +284,21 @@ void repack(const ExpertsSpec& spec, const ExpertLayout& layout, const ExpertWei
             std::byte* memory, Executor& executor) {
   std::fill_n(memory, layout.bytes, std::byte{0});
   const bool paired = spec.formats.gate.has_value();
+  const ExpertOrders orders(spec, expert);
   const Source up{.upper = paired ? &*expert.gate : &expert.up,
                   .lower = &expert.up,
                   .upper_bias = paired ? &expert.gate_bias : &expert.up_bias,
-                  .lower_bias = &expert.up_bias};
-  const Source down{&expert.down, nullptr, &expert.down_bias, nullptr};
+                  .lower_bias = &expert.up_bias,
+                  .orders = {paired ? &orders.gate : &orders.up, &orders.up},
+                  .rows = orders.down.columns};
+  const Source down{.upper = &expert.down,
+                    .lower = nullptr,
+                    .upper_bias = &expert.down_bias,
+                    .lower_bias = nullptr,
+                    .orders = {&orders.down, &orders.down},
+                    .rows = {}};
+  if (layout.gathered != 0)
+    std::ranges::copy(orders.input(layout.gathered), reinterpret_cast<std::int32_t*>(memory + layout.order));
   const bool held =
       write_strips(layout.up, up, memory, executor) && write_strips(layout.down, down, memory, executor);
   require(held, ErrorKind::unsupported, [] {

@@ -13,7 +13,7 @@ namespace sluice::cuda {
 /// Writes all of [memory, memory + layout.bytes). Values times scales come out exactly: a row's powers of two
 /// are taken relative to its largest, which goes into the row's factor. Throws unsupported for a row whose
 /// powers of two lie too far apart for that (124 binades or more) and for negative or infinite scales where
-/// the format has none.
+/// the format has none. The layout is that of packed_columns for this expert and those beside it.
 void repack(const ExpertsSpec& spec, const ExpertLayout& layout, const ExpertWeights& expert,
             std::byte* memory, Executor& executor);
 

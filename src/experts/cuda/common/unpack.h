@@ -61,6 +61,25 @@ SLUICE_HD std::uint32_t unpack_fp8(std::uint32_t two_codes) {
   return (high & 0x80008000u) | (high & 0x7F007F00u) >> 4;
 }
 
+// ---- integers: eight of two steps, in two words of codes of 4 bits or four of 8 bits
+
+/// The bits of a code of up to eight bits are a bf16 of that many times 2^-133, subnormal or not. One fused
+/// product with 2^127 takes it and minus the zero point times 2^-6 in, exactly: code and zero point are eight
+/// bits, and so is their difference.
+inline constexpr std::uint32_t kIntegerUp = 0x7F007F00u;
+/// What the values lack, which is the factor of a row.
+inline constexpr float kIntegerBack = 64.0f;
+
+/// Two codes: register `index` of a word's.
+template <int kBits>
+SLUICE_HD std::uint32_t unpack_integers(std::uint32_t word, int index) {
+  return word >> (kBits * index) & (kBits == 4 ? 0x000F000Fu : 0x00FF00FFu);
+}
+
+/// -2^127 in both halves, which makes minus zero points times 2^-6 of two zero points' bits; a byte in both
+/// halves is byte * kBothHalves.
+inline constexpr std::uint32_t kZeroUp = 0xFF00FF00u, kBothHalves = 0x00010001u;
+
 // ---- multipliers: bf16, the same in both halves
 
 /// 2^120, for values that have no scale of their own.

@@ -29,9 +29,15 @@ struct Call {
     return static_cast<std::size_t>(card.input.rows) * static_cast<std::size_t>(card.top_k);
   }
   bool weighted() const { return spec().weight_on_input; }
+  bool gathered() const { return packed.layout.gathered != 0; }
+  /// Every slot has an input of its own.
+  bool apart() const { return weighted() || gathered(); }
+  /// Columns of the up product, and what it makes.
+  int hidden() const { return gathered() ? packed.layout.gathered : spec().hidden; }
+  int intermediate() const { return packed.layout.up.rows; }
   /// Rows that copies of 16 bytes can read as they are.
   bool as_given() const {
-    return !weighted() && card.input.dtype == DType::bf16 && spec().hidden % 8 == 0 &&
+    return !apart() && card.input.dtype == DType::bf16 && spec().hidden % 8 == 0 &&
            card.input.row_stride % 16 == 0 && reinterpret_cast<std::uintptr_t>(card.input.data) % 16 == 0;
   }
 };
@@ -48,9 +54,21 @@ struct Buffers {
   std::size_t bytes;
 };
 
-Planes planes(Places& places, std::size_t rows, int width, int terms) {
+/// The product that reads rows.
+struct Reader {
+  int columns;
+  Storage storage;
+};
+
+Planes planes(Places& places, std::size_t rows, const Reader& reader, int terms) {
+  const int width = reader.columns;
   const auto stride = static_cast<std::size_t>(round_up(width, terms == 1 ? 8 : kBlockColumns));
-  Planes p{nullptr, rows * stride, stride, terms, round_up(width, 8)};
+  Planes p{.data = nullptr,
+           .plane = rows * stride,
+           .stride = stride,
+           .terms = terms,
+           .columns = round_up(width, 8),
+           .in_order = terms == 1 || is_integer(reader.storage)};
   p.data = places.take<std::uint16_t>(p.plane * static_cast<std::size_t>(terms));
   return p;
 }
@@ -60,9 +78,11 @@ Buffers lay_out(const Call& call, std::byte* memory) {
   const std::size_t slots = call.slots();
   Places places(memory);
   Buffers b{};
-  const std::size_t rows = call.weighted() ? slots : static_cast<std::size_t>(call.card.input.rows);
-  b.input = planes(places, rows, spec.hidden, terms_of(call.card.input.dtype, call.weighted()));
-  b.mid = planes(places, slots, spec.intermediate, kMostTerms);
+  const ExpertLayout& layout = call.packed.layout;
+  const std::size_t rows = call.apart() ? slots : static_cast<std::size_t>(call.card.input.rows);
+  b.input = planes(places, rows, {call.hidden(), layout.up.storage},
+                   terms_of(call.card.input.dtype, call.weighted()));
+  b.mid = planes(places, slots, {call.intermediate(), layout.down.storage}, kMostTerms);
   b.down = places.take<float>(slots * static_cast<std::size_t>(spec.hidden));
   b.local = places.take<std::int32_t>(slots);
   b.positions = places.take<std::int32_t>(slots);
@@ -95,6 +115,14 @@ cudaError_t multiply(const Product& product, const Launch& launch) {
       return multiply_fp8_e8m0(product, launch);
     case Storage::bf16:
       return multiply_bf16(product, launch);
+    case Storage::int4_g32:
+      return multiply_int4_g32(product, launch);
+    case Storage::int4_g128:
+      return multiply_int4_g128(product, launch);
+    case Storage::int8_g32:
+      return multiply_int8_g32(product, launch);
+    case Storage::int8_g128:
+      return multiply_int8_g128(product, launch);
     default:
       return multiply_f16(product, launch);
   }
@@ -133,16 +161,24 @@ void group_slots(const Call& call, const Buffers& b) {
 Planes stage_input(const Call& call, const Buffers& b) {
   const RowsView& input = call.card.input;
   if (call.as_given())
-    return {reinterpret_cast<std::uint16_t*>(const_cast<std::byte*>(input.data)), 0,
-            static_cast<std::size_t>(input.row_stride) / 2, 1, call.spec().hidden};
+    return {.data = reinterpret_cast<std::uint16_t*>(const_cast<std::byte*>(input.data)),
+            .plane = 0,
+            .stride = static_cast<std::size_t>(input.row_stride) / 2,
+            .terms = 1,
+            .columns = call.spec().hidden,
+            .in_order = true};
+  const ExpertLayout& layout = call.packed.layout;
   check(stage({.rows = input.data,
                .row_stride = input.row_stride,
                .dtype = input.dtype,
-               .width = call.spec().hidden,
-               .count = call.weighted() ? static_cast<int>(call.slots()) : input.rows,
-               .slots_per_row = call.weighted() ? call.card.top_k : 1,
+               .width = call.hidden(),
+               .count = call.apart() ? static_cast<int>(call.slots()) : input.rows,
+               .slots_per_row = call.apart() ? call.card.top_k : 1,
                .weights = call.weighted() ? call.card.weights : nullptr,
-               .out = b.input},
+               .out = b.input,
+               .local = call.gathered() ? b.local : nullptr,
+               .orders = call.gathered() ? call.packed.memory.get() + layout.order : nullptr,
+               .expert_bytes = layout.bytes},
               call.card.stream),
         "staging inputs");
   return b.input;
@@ -156,7 +192,7 @@ void products(const Call& call, const Buffers& b, const Planes& input) {
                   .weights = layout.up,
                   .input = input,
                   .slots = b.positions,
-                  .rows = call.weighted() ? b.positions : b.rows,
+                  .rows = call.apart() ? b.positions : b.rows,
                   .tiles = nullptr,
                   .tile_count = nullptr,
                   .down = false,

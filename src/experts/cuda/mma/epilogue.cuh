@@ -30,7 +30,7 @@ __device__ __noinline__ inline float activate(Activation activation, ActivationP
 __device__ inline void write_mid(const Planes& mid, int position, int channel, int channels, float value) {
   if (channel >= mid.columns) return;
   const Terms terms = split(channel < channels ? value : 0.0f);
-  std::uint16_t* to = mid.data + static_cast<std::size_t>(position) * mid.stride + place_of_column(channel);
+  std::uint16_t* to = mid.data + static_cast<std::size_t>(position) * mid.stride + mid.place(channel);
 #pragma unroll
   for (int k = 0; k < kMostTerms; ++k)
     if (k < mid.terms) to[k * mid.plane] = terms.of[k];

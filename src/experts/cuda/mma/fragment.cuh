@@ -14,13 +14,45 @@ inline constexpr int kHalves = 2, kHalfSteps = kSteps / kHalves;
 /// Pieces of 16 bytes that a lane has of a half of a block's values.
 constexpr int half_pieces(Storage storage) { return value_bytes(storage) / (512 * kHalves); }
 
-/// A block's scales as a lane holds them.
+/// Sums of half a block that begin at zero. Integers of groups of 32 columns scale each by itself.
+constexpr int chains(Storage storage) { return is_integer(storage) ? scale_parts(storage) : 1; }
+
+/// Scales of a block, or of a part of one (scale_parts), as a lane holds them.
 template <Storage kStorage>
 struct Scales {
   static constexpr bool kPerBlock = kStorage == Storage::fp8_scaled;
   std::uint32_t bytes = 0;  // of its rows and columns
   float2 rows = {1, 1};     // of rows 0 to 7 and 8 to 15
 };
+
+template <Storage kStorage>
+requires(is_integer(kStorage)) struct Scales<kStorage> {
+  static constexpr bool kPerBlock = false;
+  float2 rows[chains(kStorage)];  // rows g and g + 8, of every chain
+  std::uint32_t zeros;            // a byte each
+};
+
+/// Reads them where a block, or a stage, has them.
+template <Storage kStorage>
+__device__ Scales<kStorage> load_scales(const std::byte* from, int lane) {
+  Scales<kStorage> scales;
+  if constexpr (chains(kStorage) == 2) {
+    const float4 four = reinterpret_cast<const float4*>(from)[lane / 4];
+    scales.rows[0] = make_float2(four.x, four.y);
+    scales.rows[1] = make_float2(four.z, four.w);
+    scales.zeros = reinterpret_cast<const std::uint32_t*>(from + 8 * sizeof(float4))[lane / 4];
+  } else if constexpr (is_integer(kStorage)) {
+    scales.rows[0] = reinterpret_cast<const float2*>(from)[lane / 4];
+    scales.zeros = reinterpret_cast<const std::uint16_t*>(from + 8 * sizeof(float2))[lane / 4];
+  } else if constexpr (scale_bytes(kStorage) == 2 * kLanes) {
+    scales.bytes = reinterpret_cast<const std::uint16_t*>(from)[lane];
+  } else if constexpr (scale_bytes(kStorage) == 4 * kLanes) {
+    scales.bytes = reinterpret_cast<const std::uint32_t*>(from)[lane];
+  } else if constexpr (Scales<kStorage>::kPerBlock) {
+    scales.rows = *reinterpret_cast<const float2*>(from);
+  }
+  return scales;
+}
 
 /// What a lane multiplies the values of a half by, of rows g and g + 8.
 template <Storage kStorage>
@@ -40,9 +72,32 @@ __device__ void multipliers(const Scales<kStorage>& scales, int half, std::uint3
 template <Storage kStorage>
 struct Fragment {
   static constexpr int kTerms = kStorage == Storage::f16 ? 2 : 1;
-  static constexpr int kProducts = kTerms * kHalfSteps;  // with every term of the input
+  static constexpr int kProducts = kTerms * kHalfSteps;                // with every term of the input
+  static constexpr int kChainProducts = kProducts / chains(kStorage);  // and of those, a chain's
   std::uint32_t of[kTerms][kHalfSteps][4];
 };
+
+/// Codes minus zero points, times 2^-6.
+template <Storage kStorage>
+__device__ Fragment<kStorage> integer_fragment(const uint4* values, const Scales<kStorage>& scales) {
+  Fragment<kStorage> a;
+  constexpr int kBits = value_bits(kStorage), kRegisters = 16 / kBits, kWords = 8 / kRegisters;
+#pragma unroll
+  for (int pair = 0; pair < kHalfSteps / 2; ++pair) {
+    const std::uint32_t zeros = chains(kStorage) == 2 ? scales.zeros >> (16 * pair) : scales.zeros;
+    const std::uint32_t minus[] = {times((zeros & 0xFFu) * kBothHalves, kZeroUp),
+                                   times((zeros >> 8 & 0xFFu) * kBothHalves, kZeroUp)};
+    const uint4 four = values[pair * kWords / 4];
+    const std::uint32_t all[] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const std::uint32_t word = all[(pair * kWords + i / kRegisters) % 4];
+      a.of[0][2 * pair + i / 4][i % 4] =
+          times_plus(unpack_integers<kBits>(word, i % kRegisters), kIntegerUp, minus[i % 2]);
+    }
+  }
+  return a;
+}
 
 template <Storage kStorage>
 __device__ Fragment<kStorage> fragment(const uint4* values, const std::uint32_t (&m)[2]) {
@@ -82,6 +137,17 @@ __device__ Fragment<kStorage> fragment(const uint4* values, const std::uint32_t 
     }
   }
   return a;
+}
+
+template <Storage kStorage>
+__device__ Fragment<kStorage> fragment(const uint4* values, const Scales<kStorage>& scales, int half) {
+  if constexpr (is_integer(kStorage)) {
+    return integer_fragment<kStorage>(values, scales);
+  } else {
+    std::uint32_t m[2];
+    multipliers(scales, half, m);
+    return fragment<kStorage>(values, m);
+  }
 }
 
 /// One term of 64 columns of eight tokens: a lane's 16 neighbouring columns of one of them.
@@ -124,6 +190,15 @@ __device__ void scale_sums(const Scales<kStorage>& scales, float (&sums)[4]) {
     sums[2] = __fmul_rn(scales.rows.y, sums[2]);
     sums[3] = __fmul_rn(scales.rows.y, sums[3]);
   }
+}
+
+/// The sum of a chain's terms, element `i` of a lane's, onto those before. Integers are scaled here.
+template <Storage kStorage>
+__device__ float add_chain(const Scales<kStorage>& scales, int chain, int i, float terms, float sum) {
+  if constexpr (is_integer(kStorage))
+    return __fmaf_rn(i < 2 ? scales.rows[chain].x : scales.rows[chain].y, terms, sum);
+  else
+    return __fadd_rn(sum, terms);
 }
 
 }  // namespace sluice::cuda

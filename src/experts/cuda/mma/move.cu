@@ -25,15 +25,20 @@ __global__ void __launch_bounds__(kMoveThreads) stage_rows(const __grid_constant
   start_later();
   const int row = static_cast<int>(blockIdx.x);
   const std::byte* from = s.rows + row / s.slots_per_row * s.row_stride;
+  const std::int32_t expert = s.local == nullptr ? 0 : load_fresh(s.local + row);
+  if (expert < 0) return;  // nobody reads the row
+  const std::int32_t* order = s.orders == nullptr
+                                  ? nullptr
+                                  : reinterpret_cast<const std::int32_t*>(s.orders + expert * s.expert_bytes);
   for (int k = static_cast<int>(threadIdx.x); k < s.out.columns; k += kMoveThreads) {
     float value = 0;
-    if (k < s.width) {
-      value = element(s, from, k);
+    const int column = k >= s.width ? -1 : order != nullptr ? order[k] : k;
+    if (column >= 0) {
+      value = element(s, from, column);
       if (s.weights != nullptr) value = __fmul_rn(s.weights[row], value);
     }
     const Terms terms = split(value);
-    std::uint16_t* to = s.out.data + static_cast<std::size_t>(row) * s.out.stride +
-                        (s.out.terms == 1 ? k : place_of_column(k));
+    std::uint16_t* to = s.out.data + static_cast<std::size_t>(row) * s.out.stride + s.out.place(k);
     for (int term = 0; term < kMostTerms; ++term)
       if (term < s.out.terms) to[term * s.out.plane] = terms.of[term];
   }

@@ -5,7 +5,7 @@
 // Two kernels compute products. The narrow one has up to 16 tokens a tile, for batches that wait for memory;
 // the wide one has 32 to 128. Both sum in the same order, so a token gets the same bits from either: the sum
 // of 64 columns of one term from the tensor core, the terms of those columns from the last to the first, and
-// then 64 columns after another.
+// then 64 columns after another; of 32 where integers have groups of 32.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -25,21 +25,24 @@ struct Tile {
   std::int32_t expert, first, count;
 };
 
-/// Rows as sums of bf16: term k of row r begins at data + k * plane + r * stride, in elements. `columns` are
-/// there, a multiple of 8; what is beyond is zero. Rows of one term are in order, as callers have them, and
-/// the columns of several lie at place_of_column.
-struct Planes {
-  std::uint16_t* data;
-  std::size_t plane, stride;
-  int terms, columns;
-};
-
 /// In a block of 128 the first eight columns of every lane of a quad are side by side, and then the next
 /// eight: what a quad reads at once is half a line, not a piece of two.
 SLUICE_HD constexpr int place_of_column(int column) {
   return (column & ~127) | (column >> 3 & 3) << 5 | (column >> 5 & 3) << 3 | (column & 7);
 }
 inline constexpr int kPlaceOfLane = 8, kPlaceOfPiece = 32;  // of the lane's first column, and of eight more
+
+/// Rows as sums of bf16: term k of row r begins at data + k * plane + r * stride, in elements. `columns` are
+/// there, a multiple of 8; what is beyond is zero. Rows of one term are in order, as callers have them, and
+/// so are those that meet integers; the columns of others lie at place_of_column.
+struct Planes {
+  std::uint16_t* data;
+  std::size_t plane, stride;
+  int terms, columns;
+  bool in_order;
+
+  SLUICE_HD int place(int column) const { return in_order ? column : place_of_column(column); }
+};
 
 /// What becomes of the sums.
 struct Epilogue {
@@ -82,6 +85,10 @@ cudaError_t multiply_fp8_scaled(const Product& product, const Launch& launch);
 cudaError_t multiply_fp8_e8m0(const Product& product, const Launch& launch);
 cudaError_t multiply_bf16(const Product& product, const Launch& launch);
 cudaError_t multiply_f16(const Product& product, const Launch& launch);
+cudaError_t multiply_int4_g32(const Product& product, const Launch& launch);
+cudaError_t multiply_int4_g128(const Product& product, const Launch& launch);
+cudaError_t multiply_int8_g32(const Product& product, const Launch& launch);
+cudaError_t multiply_int8_g128(const Product& product, const Launch& launch);
 
 /// From ids to the tiles of every expert.
 struct Group {
@@ -111,6 +118,10 @@ struct Stage {
   int slots_per_row;     // staged row r is row r / slots_per_row
   const float* weights;  // [count] to multiply by; null: none
   Planes out;
+  const std::int32_t* local = nullptr;  // [count] a row's expert; rows of -1 are left out; null: none is
+  /// Where every expert has an order of the columns: column k of a row is order[k] of the input, -1 a zero.
+  const std::byte* orders = nullptr;  // of the first expert; null: as they are
+  std::int64_t expert_bytes = 0;      // to the next
 };
 cudaError_t stage(const Stage& stage, cudaStream_t stream);
 

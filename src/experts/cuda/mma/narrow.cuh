@@ -57,7 +57,7 @@ struct Turns {
 template <Storage kStorage>
 struct Held {
   uint4 values[kHalves * half_pieces(kStorage)];
-  Scales<kStorage> scales;
+  Scales<kStorage> scales[scale_parts(kStorage)];
 };
 
 /// A warp's blocks, in order.
@@ -97,11 +97,11 @@ class Ring {
     for (int i = 0; i < kHalves * half_pieces(kStorage); ++i)
       held.values[i] = *reinterpret_cast<const uint4*>(block + i * 512 + lane() * 16);
     const std::byte* behind = block + value_bytes(kStorage);
-    if constexpr (scale_bytes(kStorage) == 2 * kLanes)
-      held.scales.bytes = reinterpret_cast<const std::uint16_t*>(behind)[lane()];
-    if constexpr (scale_bytes(kStorage) == 4 * kLanes)
-      held.scales.bytes = reinterpret_cast<const std::uint32_t*>(behind)[lane()];
-    if constexpr (Scales<kStorage>::kPerBlock) held.scales.rows = *reinterpret_cast<const float2*>(behind);
+    constexpr int kParts = scale_parts(kStorage);
+#pragma unroll
+    for (int part = 0; part < kParts; ++part)
+      held.scales[part] =
+          load_scales<kStorage>(behind + part * (scale_bytes(kStorage) / kParts), static_cast<int>(lane()));
     read_ = after(read_);
     fetch(p);
     return held;
@@ -151,23 +151,26 @@ __device__ int column_shift(int count) {
   return kSpread == Spread::pairs || (kSpread == Spread::one_term && count <= 4) ? 1 : 0;
 }
 
-/// Where a lane reads its part of the B operands. Columns beyond the tokens repeat the last one.
-template <Spread kSpread, int kTiles>
+/// Where a lane reads its part of the B operands. Columns beyond the tokens repeat the last one. Several
+/// terms lie in the order in which integers have their columns anyway.
+template <Storage kStorage, Spread kSpread, int kTiles>
 struct Inputs {
   const std::byte* at[kTiles][products(kSpread)];
-  int left;  // columns from the lane's first on
-  static constexpr int kPiece = kSpread == Spread::one_term ? 16 : 2 * kPlaceOfPiece;  // bytes between two
+  int left;                                                      // columns from the lane's first on
+  static constexpr int kColumns = first_column(kStorage, 0, 1);  // between pieces of a lane
+  static constexpr bool kTogether = kSpread == Spread::one_term && !is_integer(kStorage);
+  static constexpr int kPiece = kTogether ? 16 : 2 * kPlaceOfPiece;  // bytes between two
 
   __device__ Inputs(const Product& p, const Tile& tile) {
     const int lane = static_cast<int>(threadIdx.x) % kLanes, g = lane / 4, t = lane % 4;
-    left = p.input.columns - 32 * t;
+    left = p.input.columns - first_column(kStorage, t, 0);
     const int column = g >> column_shift<kSpread>(tile.count);
 #pragma unroll
     for (int tokens = 0; tokens < kTiles; ++tokens) {
       const int position = tile.first + min(8 * tokens + column, tile.count - 1);
       const int row = p.rows == nullptr ? position : load_fresh(p.rows + position);
-      const std::uint16_t* from = p.input.data + static_cast<std::size_t>(row) * p.input.stride +
-                                  t * (kSpread == Spread::one_term ? 32 : kPlaceOfLane);
+      const std::uint16_t* from =
+          p.input.data + static_cast<std::size_t>(row) * p.input.stride + t * (kTogether ? 32 : kPlaceOfLane);
 #pragma unroll
       for (int k = 0; k < products(kSpread); ++k) {
         const int term = kSpread == Spread::pairs ? (k == 0 ? g % 2 : 2) : k;
@@ -187,8 +190,8 @@ struct Inputs {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const std::byte* from = at[tokens][k] + (2 * half + i) * kPiece;
-          in.of[tokens][k].of[i] =
-              all ? *reinterpret_cast<const uint4*>(from) : load_or_zeros(from, left > 16 * half + 8 * i);
+          in.of[tokens][k].of[i] = all ? *reinterpret_cast<const uint4*>(from)
+                                       : load_or_zeros(from, left > kColumns * (2 * half + i));
         }
       }
     }
@@ -211,25 +214,24 @@ struct NarrowSums {
   float of[kTiles][4] = {};
 };
 
-/// Adds the sums of half a block to those before.
+/// Adds the sums of a chain of half a block to those before.
 template <Storage kStorage, Spread kSpread, int kTiles>
-__device__ void multiply_half_block(const Held<kStorage>& held, int half,
-                                    const HalfInputs<kSpread, kTiles>& in, NarrowSums<kTiles>& sums) {
+__device__ void multiply_chain(const Scales<kStorage>& scales, const Fragment<kStorage>& a, int chain,
+                               const HalfInputs<kSpread, kTiles>& in, NarrowSums<kTiles>& sums) {
   constexpr int kProducts = products(kSpread);
-  std::uint32_t m[2];
-  multipliers(held.scales, half, m);
-  const auto a = fragment<kStorage>(held.values + half * half_pieces(kStorage), m);
   float part[kTiles][kProducts][4] = {};
 #pragma unroll
-  for (int step = 0; step < Fragment<kStorage>::kProducts; ++step)
+  for (int step = 0; step < Fragment<kStorage>::kChainProducts; ++step)
 #pragma unroll
     for (int tokens = 0; tokens < kTiles; ++tokens)
 #pragma unroll
-      for (int k = 0; k < kProducts; ++k) multiply_step(a, step, in.of[tokens][k], k > 0, part[tokens][k]);
+      for (int k = 0; k < kProducts; ++k)
+        multiply_step(a, chain * Fragment<kStorage>::kChainProducts + step, in.of[tokens][k], k > 0,
+                      part[tokens][k]);
 #pragma unroll
   for (int tokens = 0; tokens < kTiles; ++tokens) {
 #pragma unroll
-    for (int k = 0; k < kProducts; ++k) scale_sums(held.scales, part[tokens][k]);
+    for (int k = 0; k < kProducts; ++k) scale_sums(scales, part[tokens][k]);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       float whole = part[tokens][0][i];
@@ -237,15 +239,24 @@ __device__ void multiply_half_block(const Held<kStorage>& held, int half,
         whole = __fadd_rn(__fadd_rn(part[tokens][2][i], part[tokens][1][i]), whole);
       if constexpr (kSpread == Spread::pairs)
         if (i % 2 == 0) whole = __fadd_rn(__fadd_rn(part[tokens][1][i], part[tokens][0][i + 1]), whole);
-      sums.of[tokens][i] = __fadd_rn(sums.of[tokens][i], whole);
+      sums.of[tokens][i] = add_chain(scales, chain, i, whole, sums.of[tokens][i]);
     }
   }
 }
 
 template <Storage kStorage, Spread kSpread, int kTiles>
+__device__ void multiply_half_block(const Held<kStorage>& held, int half,
+                                    const HalfInputs<kSpread, kTiles>& in, NarrowSums<kTiles>& sums) {
+  const Scales<kStorage>& scales = held.scales[scale_parts(kStorage) == 1 ? 0 : half];
+  const auto a = fragment<kStorage>(held.values + half * half_pieces(kStorage), scales, half);
+#pragma unroll
+  for (int chain = 0; chain < chains(kStorage); ++chain) multiply_chain(scales, a, chain, in, sums);
+}
+
+template <Storage kStorage, Spread kSpread, int kTiles>
 __device__ void multiply_strip(const Product& p, const TileStrip& at, Ring<kStorage>& ring) {
   const int lane = static_cast<int>(threadIdx.x) % kLanes, g = lane / 4, t = lane % 4;
-  Inputs<kSpread, kTiles> inputs(p, at.tile);
+  Inputs<kStorage, kSpread, kTiles> inputs(p, at.tile);
   // Asked for here, so that it is there at the end.
   const RowEnds ends = row_ends(p, at.expert, at.strip, g);
   NarrowSums<kTiles> sums;

@@ -3,20 +3,23 @@
 
 #include <vector>
 
+#include "experts/cuda/common/column_order.h"
 #include "experts/cuda/common/repack.h"
 
 namespace sluice::cuda {
 
-Packed::Packed(const Backend& packed_by, const ExpertsSpec& packed_spec, DeviceMemory weights)
-    : PackedExperts(packed_by, packed_spec), layout(expert_layout(packed_spec)), memory(std::move(weights)) {}
+Packed::Packed(const Backend& packed_by, const ExpertsSpec& packed_spec, const ExpertLayout& packed_as,
+               DeviceMemory weights)
+    : PackedExperts(packed_by, packed_spec), layout(packed_as), memory(std::move(weights)) {}
 
 Packed::~Packed() = default;
 
 std::unique_ptr<PackedExperts> pack(const Backend& backend, const PackInput& input) {
   const DeviceScope scope;
-  const ExpertLayout layout = expert_layout(input.spec);
+  const ExpertLayout layout = expert_layout(input.spec, packed_columns(input.spec, input.experts));
   const std::int64_t total = layout.bytes * std::ssize(input.experts);
-  auto packed = std::make_unique<Packed>(backend, input.spec, allocate(static_cast<std::size_t>(total)));
+  auto packed =
+      std::make_unique<Packed>(backend, input.spec, layout, allocate(static_cast<std::size_t>(total)));
   std::vector<std::byte> expert(static_cast<std::size_t>(layout.bytes));
   std::int64_t done = 0;
   for (const ExpertWeights& weights : input.experts) {

@@ -12,7 +12,8 @@ namespace sluice::cuda {
 
 class Packed : public PackedExperts {
  public:
-  Packed(const Backend& packed_by, const ExpertsSpec& packed_spec, DeviceMemory weights);
+  Packed(const Backend& packed_by, const ExpertsSpec& packed_spec, const ExpertLayout& packed_as,
+         DeviceMemory weights);
   ~Packed() override;
   std::int64_t bytes() const override { return layout.bytes * spec.local_experts; }
 

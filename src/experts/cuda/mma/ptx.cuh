@@ -61,6 +61,14 @@ __device__ inline std::uint32_t times(std::uint32_t value, std::uint32_t multipl
   return result;
 }
 
+/// value * multiplier + addend in both halves, rounded once.
+__device__ inline std::uint32_t times_plus(std::uint32_t value, std::uint32_t multiplier,
+                                           std::uint32_t addend) {
+  std::uint32_t result;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(value), "r"(multiplier), "r"(addend));
+  return result;
+}
+
 /// sums + a b
 __device__ inline void mma(float (&sums)[4], const std::uint32_t* a, std::uint32_t b0, std::uint32_t b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "

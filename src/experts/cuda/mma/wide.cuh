@@ -26,7 +26,8 @@ struct Wide {
   static constexpr int kStripsAtOnce = 2, kTilesAtOnce = kTerms == 1 ? 2 : 1;
 
   // A stage: the values of half a block of each strip, their scales, the tokens' 64 columns.
-  static constexpr int kValues = value_bytes(kStorage) / kHalves, kScales = scale_bytes(kStorage);
+  static constexpr int kValues = value_bytes(kStorage) / kHalves,
+                       kScales = scale_bytes(kStorage) / scale_parts(kStorage);
   static constexpr int kScalesAt = kWideStrips * kValues, kInputsAt = kScalesAt + kWideStrips * kScales;
   static constexpr int kRowBytes = 128, kTermBytes = kTokens * kRowBytes;
   static constexpr int kStage = kInputsAt + kTerms * kTermBytes;
@@ -86,7 +87,7 @@ struct Share {
     if constexpr (kScalePieces > 0)
       scales =
           min(thread / kScalePieces, last) * strip_bytes + value_bytes(kStorage) + thread % kScalePieces * 16;
-    column = static_cast<int>(32 * (thread / 2 % 4) + 8 * (thread % 2));
+    column = first_column(kStorage, static_cast<int>(thread / 2 % 4), static_cast<int>(thread % 2));
   }
 
   __device__ void fetch(const Product& p, const std::byte* blocks, const std::uint16_t* const* rows, int step,
@@ -94,9 +95,10 @@ struct Share {
     const std::uint32_t thread = threadIdx.x, block = static_cast<std::uint32_t>(step / kHalves);
     const std::uint32_t half = static_cast<std::uint32_t>(step % kHalves);
     const std::uint32_t at = block * block_bytes(kStorage);
-    const int from = step / kHalves * kBlockColumns + 16 * (step % kHalves) + column;
+    const int from =
+        step / kHalves * kBlockColumns + first_column(kStorage, 0, 2 * (step % kHalves)) + column;
     const bool there = from < p.input.columns;
-    const int place = W::kTerms == 1 ? from : place_of_column(from);
+    const int place = W::kTerms == 1 || is_integer(kStorage) ? from : place_of_column(from);
     const std::uint16_t* row[kRows];
 #pragma unroll
     for (int n = 0; n < kRows; ++n) row[n] = rows[thread / 8 + n * kRowStep] + (there ? place : 0);
@@ -105,7 +107,8 @@ struct Share {
       copy_async(stage + 16 * (thread + i * W::kThreads), blocks + (values[i] + at + half * W::kValues));
     if constexpr (kScalePieces > 0)
       if (thread < kWideStrips * kScalePieces)
-        copy_async(stage + W::kScalesAt + thread * 16, blocks + (scales + at));
+        copy_async(stage + W::kScalesAt + thread * 16,
+                   blocks + (scales + at + (scale_parts(kStorage) == 1 ? 0 : half * W::kScales)));
     // A thread always fetches the same piece, of tokens an even distance apart.
     const std::uint32_t token = thread / 8;
     const std::uint32_t to =
@@ -143,47 +146,34 @@ template <class W, Storage kStorage>
 __device__ HalfBlock<kStorage> unpack(const std::byte* stage, int strip, int half) {
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   HalfBlock<kStorage> block;
-  const std::byte* behind = stage + W::kScalesAt + strip * W::kScales;
-  if constexpr (W::kScales == 2 * kLanes)
-    block.scales.bytes = reinterpret_cast<const std::uint16_t*>(behind)[lane];
-  if constexpr (W::kScales == 4 * kLanes)
-    block.scales.bytes = reinterpret_cast<const std::uint32_t*>(behind)[lane];
-  if constexpr (Scales<kStorage>::kPerBlock) block.scales.rows = *reinterpret_cast<const float2*>(behind);
+  block.scales = load_scales<kStorage>(stage + W::kScalesAt + strip * W::kScales, lane);
   uint4 values[half_pieces(kStorage)];
 #pragma unroll
   for (int i = 0; i < half_pieces(kStorage); ++i)
     values[i] = *reinterpret_cast<const uint4*>(stage + strip * W::kValues + i * 512 + lane * 16);
-  std::uint32_t m[2];
-  multipliers(block.scales, half, m);
-  block.a = fragment<kStorage>(values, m);
+  block.a = fragment<kStorage>(values, block.scales, half);
   return block;
 }
 
-/// Some strips times some tiles of eight tokens, whose inputs begin at `inputs`.
+/// One term of some tiles of eight tokens after another.
+template <class W>
+using WideInputs = Columns[W::kTilesAtOnce][W::kTerms];
+
+/// Adds the sums of a chain of some strips times some tiles.
 template <class W, Storage kStorage>
-__device__ void multiply_some(const HalfBlock<kStorage> (&blocks)[W::kStripsAtOnce], const std::byte* inputs,
-                              float (*const (&sums)[W::kStripsAtOnce])[4]) {
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  Columns in[W::kTilesAtOnce][W::kTerms];
-#pragma unroll
-  for (int n = 0; n < W::kTilesAtOnce; ++n)
-#pragma unroll
-    for (int term = 0; term < W::kTerms; ++term)
-#pragma unroll
-      for (int i = 0; i < 2; ++i)
-        in[n][term].of[i] =
-            *reinterpret_cast<const uint4*>(inputs + term * W::kTermBytes + n * 8 * W::kRowBytes +
-                                            lane / 4 * W::kRowBytes + place_of(lane / 4, lane % 4, i));
+__device__ void multiply_chain(const HalfBlock<kStorage> (&blocks)[W::kStripsAtOnce], int chain,
+                               const WideInputs<W>& in, float (*const (&sums)[W::kStripsAtOnce])[4]) {
   float part[W::kStripsAtOnce][W::kTilesAtOnce][W::kTerms][4] = {};
 #pragma unroll
-  for (int step = 0; step < Fragment<kStorage>::kProducts; ++step)
+  for (int step = 0; step < Fragment<kStorage>::kChainProducts; ++step)
 #pragma unroll
     for (int n = 0; n < W::kTilesAtOnce; ++n)
 #pragma unroll
       for (int term = 0; term < W::kTerms; ++term)
 #pragma unroll
         for (int s = 0; s < W::kStripsAtOnce; ++s)
-          multiply_step(blocks[s].a, step, in[n][term], term > 0, part[s][n][term]);
+          multiply_step(blocks[s].a, chain * Fragment<kStorage>::kChainProducts + step, in[n][term], term > 0,
+                        part[s][n][term]);
 #pragma unroll
   for (int s = 0; s < W::kStripsAtOnce; ++s)
 #pragma unroll
@@ -195,9 +185,28 @@ __device__ void multiply_some(const HalfBlock<kStorage> (&blocks)[W::kStripsAtOn
         float whole = part[s][n][W::kTerms - 1][i];
 #pragma unroll
         for (int term = W::kTerms - 2; term >= 0; --term) whole = __fadd_rn(whole, part[s][n][term][i]);
-        sums[s][n][i] = __fadd_rn(sums[s][n][i], whole);
+        sums[s][n][i] = add_chain(blocks[s].scales, chain, i, whole, sums[s][n][i]);
       }
     }
+}
+
+/// Some strips times some tiles of eight tokens, whose inputs begin at `inputs`.
+template <class W, Storage kStorage>
+__device__ void multiply_some(const HalfBlock<kStorage> (&blocks)[W::kStripsAtOnce], const std::byte* inputs,
+                              float (*const (&sums)[W::kStripsAtOnce])[4]) {
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  WideInputs<W> in;
+#pragma unroll
+  for (int n = 0; n < W::kTilesAtOnce; ++n)
+#pragma unroll
+    for (int term = 0; term < W::kTerms; ++term)
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        in[n][term].of[i] =
+            *reinterpret_cast<const uint4*>(inputs + term * W::kTermBytes + n * 8 * W::kRowBytes +
+                                            lane / 4 * W::kRowBytes + place_of(lane / 4, lane % 4, i));
+#pragma unroll
+  for (int chain = 0; chain < chains(kStorage); ++chain) multiply_chain<W, kStorage>(blocks, chain, in, sums);
 }
 
 /// One stage: the sums of 64 columns, added to those of the columns before. Of the warp's tokens `tokens` are

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experts/cuda/mma/product.cuh"
+
+namespace sluice::cuda {
+
+cudaError_t multiply_int8_g32(const Product& product, const Launch& launch) {
+  return start_any<Storage::int8_g32>(product, launch);
+}
+
+}  // namespace sluice::cuda

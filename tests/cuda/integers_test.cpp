@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+// Integers as the kernels of a card decode them, against the format's own decoder: every code and zero point,
+// every width, grouping, layout of a file and type of scales, and orders of columns that no quantiser agrees
+// on.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "core/bits.h"
+#include "experts/cuda/common/unpack.h"
+#include "format/integers.h"
+#include "testing/draw.h"
+#include "testing/drawn_layer.h"
+#include "tests/cuda/repacked.h"
+
+namespace sluice::cuda {
+namespace {
+
+using format::bf16_to_float;
+using format::Encoded;
+using format::IntegerFile;
+using format::IntegerRecipe;
+
+double half_of(std::uint32_t pair, int half) {
+  return bf16_to_float(static_cast<std::uint16_t>(pair >> (16 * half)));
+}
+
+/// As fma.rn.bf16x2 of one half: the result, which must be a bf16 as it is.
+double fused(std::uint32_t value, std::uint32_t multiplier, double addend, int half) {
+  const double exact = half_of(value, half) * half_of(multiplier, half) + addend;
+  EXPECT_EQ(exact, bf16_to_float(format::float_to_bf16(static_cast<float>(exact)))) << std::hex << value;
+  return exact;
+}
+
+/// Minus a zero point, as the kernels make it.
+double minus_zero(std::uint32_t byte, int half) { return fused(byte * kBothHalves, kZeroUp, 0, half); }
+
+template <int kBits>
+double value(std::uint32_t word, int index, std::uint32_t zero, int half) {
+  return fused(unpack_integers<kBits>(word, index), kIntegerUp, minus_zero(zero, half), half);
+}
+
+TEST(UnpackIntegers, EveryCodeAndZeroPoint) {
+  for (std::uint32_t zero = 0; zero < 256; ++zero)
+    for (std::uint32_t code = 0; code < 256; ++code) {
+      const double want = double(code) - double(zero);
+      for (int index = 0; index < 2; ++index)
+        for (int half = 0; half < 2; ++half)
+          ASSERT_EQ(value<8>(code << (8 * index + 16 * half), index, zero, half) * kIntegerBack, want);
+      if (code > 15) continue;
+      for (int index = 0; index < 4; ++index)
+        for (int half = 0; half < 2; ++half)
+          ASSERT_EQ(value<4>(code << (4 * index + 16 * half), index, zero, half) * kIntegerBack, want);
+    }
+}
+
+/// A row of fragments as the sums see it, in packed columns.
+std::vector<double> read_row(const StripsLayout& layout, const std::byte* expert, int strip, int r) {
+  const Storage storage = layout.storage;
+  const int bits = value_bits(storage), each = 16 / bits;  // registers of a word
+  const int parts = scale_parts(storage), runs = kBlockColumns / group_columns(storage) / parts;  // of a part
+  const double factor = load<float>(expert + layout.factors + 4 * (strip * kStripRows + r));
+  std::vector<double> values(static_cast<std::size_t>(layout.columns()));
+  const std::byte* block = expert + layout.blocks + strip * layout.strip_bytes();
+  for (int k = 0; k < layout.k_blocks; ++k, block += block_bytes(storage))
+    for (int step = 0; step < kSteps; ++step)
+      for (int t = 0; t < 4; ++t)
+        for (int index = r / 8; index < 4; index += 2) {
+          const int lane = 4 * (r % 8) + t, pair = step / 2, i = step % 2 * 4 + index;
+          const int at = bits == 4 ? pair / 2 * 512 + lane * 16 + pair % 2 * 8 : pair * 512 + lane * 16;
+          const auto word = load<std::uint32_t>(block + at + i / each * 4);
+          const int part = parts == 1 ? 0 : pair / 2, run = parts == 1 ? 0 : pair % 2;
+          const std::byte* scales = block + value_bytes(storage) + part * (scale_bytes(storage) / parts);
+          const int entry = (r % 8 * runs + run) * 2 + r / 8;
+          const double scale = load<float>(scales + 4 * entry);
+          const auto zero = load<std::uint8_t>(scales + 4 * kStripRows * runs + entry);
+          const Place place_at = place(storage, lane, step, index);
+          EXPECT_EQ(place_at.row, r);
+          for (int half = 0; half < 2; ++half)
+            values[static_cast<std::size_t>(128 * k + place_at.column + half)] =
+                (bits == 4 ? value<4>(word, i % each, zero, half) : value<8>(word, i % each, zero, half)) *
+                scale * factor;
+        }
+  return values;
+}
+
+/// Sums of the packed columns of every column of the matrix.
+std::vector<double> in_order(const std::vector<double>& packed, const std::vector<std::int32_t>& order,
+                             std::int64_t cols) {
+  std::vector<double> values(static_cast<std::size_t>(cols));
+  for (std::size_t k = 0; k < packed.size(); ++k) {
+    const std::int32_t column = k < order.size() ? order[k] : -1;
+    if (column < 0)
+      EXPECT_EQ(packed[k], 0) << "packed column " << k << " is padding";
+    else
+      values[static_cast<std::size_t>(column)] += packed[k];
+  }
+  return values;
+}
+
+void expect_row(const WeightMatrix& matrix, std::int64_t row, const std::vector<double>& got) {
+  std::vector<double> want(static_cast<std::size_t>(matrix.cols));
+  decode_row(matrix, row, want.data());
+  for (std::size_t c = 0; c < want.size(); ++c)
+    ASSERT_EQ(got[c], want[c]) << "row " << row << ", column " << c;
+}
+
+/// Repacks and compares every row of the three matrices.
+void expect_round_trip(const ExpertsSpec& spec, const ExpertWeights& expert) {
+  const ExpertLayout layout = expert_layout(spec, packed_columns(spec, {&expert, 1}));
+  const std::vector<std::byte> memory = repacked(spec, expert);
+  const ExpertOrders orders(spec, expert);
+  std::vector<std::int32_t> input(static_cast<std::size_t>(layout.up.columns()));
+  std::iota(input.begin(), input.end(), 0);
+  std::fill(input.begin() + spec.hidden, input.end(), -1);
+  if (layout.gathered != 0) {
+    const auto* order = reinterpret_cast<const std::int32_t*>(memory.data() + layout.order);
+    input.assign(order, order + layout.gathered);
+  }
+  for (int k = 0; k < layout.up.rows; ++k) {
+    const int row =
+        k < std::ssize(orders.down.columns) ? orders.down.columns[static_cast<std::size_t>(k)] : -1;
+    const auto check = [&](const WeightMatrix& matrix, int strip, int r) {
+      const std::vector<double> got =
+          in_order(read_row(layout.up, memory.data(), strip, r), input, spec.hidden);
+      if (row >= 0) return expect_row(matrix, row, got);
+      EXPECT_TRUE(std::ranges::all_of(got, [](double v) { return v == 0; })) << "padded channel " << k;
+    };
+    if (!layout.up.paired) check(expert.up, k / 16, k % 16);
+    if (layout.up.paired) check(*expert.gate, k / 8, k % 8);
+    if (layout.up.paired) check(expert.up, k / 8, 8 + k % 8);
+  }
+  for (int row = 0; row < spec.hidden; ++row)
+    expect_row(expert.down, row,
+               in_order(read_row(layout.down, memory.data(), row / 16, row % 16), orders.down.columns,
+                        spec.intermediate));
+}
+
+ExpertsSpec integer_spec(Format format, const Grouping& grouping, std::pair<int, int> shape, bool gated) {
+  ExpertsSpec spec = spec_of(format, shape.first, shape.second, gated);
+  spec.gate_up_bias = spec.down_bias = false;
+  if (gated) spec.formats.gate_grouping = grouping;
+  spec.formats.up_grouping = spec.formats.down_grouping = grouping;
+  return spec;
+}
+
+std::vector<Format> integers() {
+  std::vector<Format> all;
+  Formats::everything().each([&](Format format) {
+    if (is_integer(format)) all.push_back(format);
+  });
+  return all;
+}
+
+TEST(RepackIntegers, EveryWidthAndGroupingComesBackExactly) {
+  for (const Format format : integers()) {
+    ASSERT_TRUE(has_storage(format));
+    int turn = geometry(format).code_bits;
+    for (const int columns : {0, 32, 64, 96, 128, 256})
+      for (const bool zeros : {false, true}) {
+        const Grouping grouping{.columns = columns, .zero_points = zeros, .act_order = (turn & 1) == 0};
+        constexpr std::pair<int, int> kShapes[] = {{288, 96}, {256, 320}, {177, 21}};
+        const ExpertsSpec spec = integer_spec(format, grouping, kShapes[turn % 3], turn % 4 != 0);
+        turn += zeros ? 2 : 1;  // the next group meets zero points and orders in the other way
+        SCOPED_TRACE(::testing::Message()
+                     << storage_text(format, grouping) << " " << spec.hidden << "x" << spec.intermediate);
+        const LayerWeights weights = testing::draw_weights(layer_of(spec), testing::Numbers::noisy, 3);
+        expect_round_trip(spec, weights.routed.front());
+        // What is asked for before anything is seen is enough for orders of whole groups.
+        EXPECT_EQ(expert_layout(spec, packed_columns(spec, weights.routed)).bytes, expert_layout(spec).bytes);
+        if (::testing::Test::HasFailure()) return;
+      }
+  }
+}
+
+/// An expert whose matrices a test has made.
+struct Made {
+  Encoded gate, up, down;
+
+  Made(Format format, const IntegerRecipe& recipe, int hidden, int intermediate)
+      : gate(make_integers(format, recipe, intermediate, hidden)),
+        up(make_integers(format, recipe, intermediate, hidden)),
+        down(make_integers(format, recipe, hidden, intermediate)) {
+    testing::Draw draw(5);
+    for (Encoded* encoded : {&gate, &up, &down}) {
+      const WeightMatrix& m = encoded->matrix;
+      const int most = 1 << format::integer_bits(m);
+      for (std::int64_t r = 0; r < m.rows; ++r) {
+        for (std::int64_t c = 0; c < m.cols; ++c)
+          set_code(*encoded, r, c, static_cast<unsigned>(draw.below(most)));
+        for (std::int64_t g = 0; g < format::groups_of_row(m) && recipe.grouping.zero_points; ++g)
+          set_zero(*encoded, r, g, static_cast<unsigned>(draw.below(most)));
+      }
+    }
+  }
+  ExpertWeights expert() const { return {.gate = gate.matrix, .up = up.matrix, .down = down.matrix}; }
+};
+
+TEST(RepackIntegers, EveryLayoutOfAFile) {
+  for (const IntegerFile file :
+       {IntegerFile::rows, IntegerFile::padded_rows, IntegerFile::gptq, IntegerFile::awq})
+    for (const Format format : {Formats::of<format::Int4>(), Formats::of<format::Int8>()})
+      for (const int columns : {32, 128}) {
+        const IntegerRecipe recipe{.grouping = {.columns = columns, .zero_points = true}, .file = file};
+        if (!can_lay_out(format, recipe, 64, 256)) continue;
+        const Made made(format, recipe, 256, 64);
+        expect_round_trip(integer_spec(format, recipe.grouping, {256, 64}, true), made.expert());
+        if (::testing::Test::HasFailure()) return;
+      }
+}
+
+/// Numbers of either sign and all of their bits.
+void draw_scales(Encoded& encoded, DType dtype) {
+  testing::Draw draw(9);
+  WeightMatrix& m = encoded.matrix;
+  const std::int64_t groups = format::groups_of_row(m), bytes = dtype == DType::f32 ? 4 : 2;
+  encoded.scales.assign(static_cast<std::size_t>(m.rows * groups * bytes), std::byte{0});
+  m.scales = {encoded.scales.data(), dtype, groups * bytes, bytes};
+  for (std::int64_t i = 0; i < m.rows * groups; ++i) {
+    std::byte* at = encoded.scales.data() + i * bytes;
+    const auto bits = static_cast<std::uint32_t>(draw.bits());
+    if (dtype == DType::f32)
+      store(at, (bits & 0x83FFFFFFu) | 0x3C000000u);
+    else
+      store(at, static_cast<std::uint16_t>(dtype == DType::f16 ? (bits & 0x8BFFu) | 0x2000u
+                                                               : (bits & 0x81FFu) | 0x3C00u));
+  }
+}
+
+TEST(RepackIntegers, EveryTypeOfScales) {
+  for (const DType dtype : {DType::f16, DType::bf16, DType::f32})
+    for (const int columns : {0, 32, 128}) {
+      const IntegerRecipe recipe{.grouping = {.columns = columns, .zero_points = true}};
+      Made made(Formats::of<format::Int4>(), recipe, 288, 64);
+      for (Encoded* encoded : {&made.gate, &made.up, &made.down}) draw_scales(*encoded, dtype);
+      expect_round_trip(integer_spec(Formats::of<format::Int4>(), recipe.grouping, {288, 64}, true),
+                        made.expert());
+    }
+}
+
+/// Which group a column is of, drawn: no two orders alike, and no group as large as it says.
+void shuffle_groups(Encoded& encoded, std::uint64_t seed) {
+  testing::Draw draw(seed);
+  const std::int64_t groups = format::groups_of_row(encoded.matrix);
+  for (std::int64_t c = 0; c < encoded.matrix.cols; ++c)
+    store(encoded.column_groups.data() + 4 * c, static_cast<std::int32_t>(draw.below(groups)));
+}
+
+TEST(RepackIntegers, GateAndUpInOrdersOfTheirOwn) {
+  for (const int columns : {32, 128}) {
+    const IntegerRecipe recipe{.grouping = {.columns = columns, .zero_points = true, .act_order = true}};
+    const ExpertsSpec spec = integer_spec(Formats::of<format::Int4>(), recipe.grouping, {256, 160}, true);
+    Made made(Formats::of<format::Int4>(), recipe, 256, 160);
+    shuffle_groups(made.gate, 1);
+    shuffle_groups(made.up, 2);
+    const ExpertWeights expert = made.expert();
+    const PackedColumns seen = packed_columns(spec, {&expert, 1});
+    EXPECT_GE(seen.up, 512);
+    EXPECT_EQ(seen.down, 160);
+    expect_round_trip(spec, expert);
+  }
+}
+
+TEST(RepackIntegers, GroupsOfOtherSizesThanTheySay) {
+  for (const int columns : {32, 128}) {
+    const IntegerRecipe recipe{.grouping = {.columns = columns, .act_order = true}};
+    const ExpertsSpec spec = integer_spec(Formats::of<format::Int8>(), recipe.grouping, {256, 288}, true);
+    Made made(Formats::of<format::Int8>(), recipe, 256, 288);
+    shuffle_groups(made.gate, 1);
+    shuffle_groups(made.up, 1);
+    shuffle_groups(made.down, 3);
+    const ExpertWeights expert = made.expert();
+    EXPECT_GT(packed_columns(spec, {&expert, 1}).down, 288);
+    expect_round_trip(spec, expert);
+  }
+}
+
+/// A layer's experts have the columns of the widest.
+TEST(RepackIntegers, AnExpertIsPaddedToItsNeighbours) {
+  const IntegerRecipe recipe{.grouping = {.columns = 32, .act_order = true}};
+  const ExpertsSpec spec = integer_spec(Formats::of<format::Int4>(), recipe.grouping, {128, 96}, true);
+  Made wide(Formats::of<format::Int4>(), recipe, 128, 96);
+  const Made plain(Formats::of<format::Int4>(), recipe, 128, 96);
+  shuffle_groups(wide.up, 1);
+  const ExpertWeights both[] = {plain.expert(), wide.expert()};
+  const ExpertLayout layout = expert_layout(spec, packed_columns(spec, both));
+  ASSERT_GT(layout.gathered, 256);
+  std::vector<std::byte> memory(static_cast<std::size_t>(layout.bytes), std::byte{0xA5});
+  repack(spec, layout, both[0], memory.data(), *make_thread_team(1));
+  const auto* order = reinterpret_cast<const std::int32_t*>(memory.data() + layout.order);
+  for (int r : {0, 9}) {
+    const std::vector<double> row =
+        in_order(read_row(layout.up, memory.data(), 0, r), {order, order + layout.gathered}, spec.hidden);
+    const std::int32_t channel = ExpertOrders(spec, both[0]).down.columns[static_cast<std::size_t>(r % 8)];
+    expect_row(r < 8 ? *both[0].gate : both[0].up, channel, row);
+  }
+}
+
+TEST(IntegerLayout, SizesOfABlock) {
+  EXPECT_EQ(block_bytes(Storage::int4_g128), 1024 + 80);
+  EXPECT_EQ(block_bytes(Storage::int4_g32), 1024 + 320);
+  EXPECT_EQ(block_bytes(Storage::int8_g128), 2048 + 80);
+  EXPECT_EQ(block_bytes(Storage::int8_g32), 2048 + 320);
+  EXPECT_EQ(storage_of(Formats::of<format::Int3>(), {.columns = 64}), Storage::int4_g32);
+  EXPECT_EQ(storage_of(Formats::of<format::Int4>(), {.columns = 0}), Storage::int4_g128);
+  EXPECT_EQ(storage_of(Formats::of<format::Int5>(), {.columns = 256}), Storage::int8_g128);
+}
+
+}  // namespace
+}  // namespace sluice::cuda
