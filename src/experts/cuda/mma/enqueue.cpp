@@ -142,7 +142,8 @@ Planes stage_input(const Call& call, const Buffers& b) {
                .count = call.weighted() ? static_cast<int>(call.slots()) : input.rows,
                .slots_per_row = call.weighted() ? call.card.top_k : 1,
                .weights = call.weighted() ? call.card.weights : nullptr,
-               .out = b.input},
+               .out = b.input,
+               .local = call.card.unowned == Unowned::untouched ? b.local : nullptr},
               call.card.stream),
         "staging inputs");
   return b.input;
@@ -194,7 +195,8 @@ void enqueue(const Packed& packed, const CardCall& card) {
                  .tokens = card.input.rows,
                  .top_k = card.top_k,
                  .width = packed.spec.hidden,
-                 .out = card.output},
+                 .out = card.output,
+                 .leave_unowned = card.unowned == Unowned::untouched},
                 card.stream),
         "starting the sum");
 }

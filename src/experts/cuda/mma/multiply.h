@@ -111,6 +111,7 @@ struct Stage {
   int slots_per_row;     // staged row r is row r / slots_per_row
   const float* weights;  // [count] to multiply by; null: none
   Planes out;
+  const std::int32_t* local = nullptr;  // [count] rows of -1 are left out; null: none is
 };
 cudaError_t stage(const Stage& stage, cudaStream_t stream);
 
@@ -120,7 +121,8 @@ struct Combine {
   const std::int32_t* local;  // [slots], -1 for none
   const float* weights;       // [slots]; null: ones
   int tokens, top_k, width;
-  float* out;  // [tokens, width]
+  float* out;                  // [tokens, width]
+  bool leave_unowned = false;  // with top_k 1: tokens without an expert stay as they are
 };
 cudaError_t combine(const Combine& combine, cudaStream_t stream);
 

@@ -13,7 +13,7 @@ Packed::Packed(const Backend& packed_by, const ExpertsSpec& packed_spec, DeviceM
 Packed::~Packed() = default;
 
 std::unique_ptr<PackedExperts> pack(const Backend& backend, const PackInput& input) {
-  const DeviceScope scope;
+  const DeviceScope scope(input.device);
   const ExpertLayout layout = expert_layout(input.spec);
   const std::int64_t total = layout.bytes * std::ssize(input.experts);
   auto packed = std::make_unique<Packed>(backend, input.spec, allocate(static_cast<std::size_t>(total)));
