@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// sluice::top_k (routing/top_k.cpp), a warp a token. Scores and selection scores lie in shared memory, expert
-// e with lane e % 32. The tie and NaN rules are those of top_k: NaN is never selected and enters no sum, and
+// sluice::top_k (routing/top_k.cpp), a warp a token. Expert e is lane e % 32's, whose numbers lie in
+// registers. The tie and NaN rules are those of top_k: NaN is never selected and enters no sum, and
 // among equal scores the lowest id comes first.
 //
 // Sums of scores run one by one, as on the processor, in every lane at once. Where the processor leaves a NaN
@@ -48,26 +48,42 @@ __device__ std::uint32_t key_of(float selection) {
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }
 
-/// The scores of all experts.
-template <class S>
-__device__ void score_experts(const Route& r, const float* logits, int lane, float* scores) {
-  const int experts = r.spec.experts;
-  float largest = -score::infinity();
-  for (int e = lane; e < experts; e += kWarp) {
-    scores[e] = S::score(logits[e]);
-    if (scores[e] > largest) largest = scores[e];
+/// A lane's experts are lane, lane + 32, ...; their numbers lie in registers.
+template <int kPerLane>
+struct Own {
+  float of[kPerLane];
+
+  /// Calls visit(j, expert).
+  template <class Visit>
+  static __device__ void each(int experts, int lane, Visit visit) {
+#pragma unroll
+    for (int j = 0; j < kPerLane; ++j)
+      if (const int e = lane + j * kWarp; e < experts) visit(j, e);
   }
+};
+
+/// The scores of all experts, also in shared memory, for whoever asks for one.
+template <class S, int kPerLane>
+__device__ void score_experts(int experts, int lane, Own<kPerLane>& own, float* scores) {
+  float largest = -score::infinity();
+  own.each(experts, lane, [&](int j, int e) {
+    own.of[j] = S::score(own.of[j]);
+    if (own.of[j] > largest) largest = own.of[j];
+  });
   if constexpr (S::softmax_of_all) {
     largest = largest_of_warp(largest);
-    for (int e = lane; e < experts; e += kWarp) scores[e] = score::softmax_term(scores[e], largest);
+    own.each(experts, lane, [&](int j, int e) {
+      own.of[j] = score::softmax_term(own.of[j], largest);
+      scores[e] = score::is_nan(own.of[j]) ? 0.0f : own.of[j];
+    });
     __syncwarp();
     float sum = 0;
 #pragma unroll 8
-    for (int e = 0; e < experts; ++e) sum += score::is_nan(scores[e]) ? 0.0f : scores[e];
+    for (int e = 0; e < experts; ++e) sum += scores[e];
     __syncwarp();
-    if (sum > 0)
-      for (int e = lane; e < experts; e += kWarp) scores[e] /= sum;
+    if (sum > 0) own.each(experts, lane, [&](int j, int) { own.of[j] /= sum; });
   }
+  own.each(experts, lane, [&](int j, int e) { scores[e] = own.of[j]; });
 }
 
 /// Makes the experts of all groups but the best `groups_kept` unselectable.
@@ -92,31 +108,27 @@ __device__ void keep_groups(const RouterSpec& spec, const Scratch& at, int lane)
     if (at.ranks[e / size] >= spec.groups_kept) at.selection[e] = score::not_a_number();
 }
 
-struct Candidate {
-  std::uint32_t key;
-  int id;
-};
-
-/// The best of a lane's own experts.
-__device__ Candidate best_of_lane(const float* selection, int experts, int lane) {
-  Candidate best{0, INT_MAX};
-  for (int e = lane; e < experts; e += kWarp)
-    if (const std::uint32_t key = key_of(selection[e]); key > best.key) best = {key, e};
-  return best;
-}
-
 /// The id that comes `lane`-th by falling selection score, -1 where there is none.
-__device__ int select(const RouterSpec& spec, float* selection, int lane) {
+template <int kPerLane>
+__device__ int select(const RouterSpec& spec, const Own<kPerLane>& selection, int lane) {
+  std::uint32_t keys[kPerLane] = {};
+  selection.each(spec.experts, lane, [&](int j, int) { keys[j] = key_of(selection.of[j]); });
   int mine = -1;
-  Candidate own = best_of_lane(selection, spec.experts, lane);
   for (int k = 0; k < spec.top_k; ++k) {
-    const std::uint32_t best = __reduce_max_sync(kAll, own.key);
+    std::uint32_t best = keys[0];
+#pragma unroll
+    for (int j = 1; j < kPerLane; ++j) best = max(best, keys[j]);
+    best = __reduce_max_sync(kAll, best);
     if (best == 0) break;
-    const int id = __reduce_min_sync(kAll, own.key == best ? own.id : INT_MAX);
+    int id = INT_MAX;
+#pragma unroll
+    for (int j = kPerLane; j-- > 0;)
+      if (keys[j] == best) id = lane + j * kWarp;
+    id = __reduce_min_sync(kAll, id);
     if (lane == k) mine = id;
-    if (lane != id % kWarp) continue;
-    selection[id] = score::not_a_number();
-    own = best_of_lane(selection, spec.experts, lane);
+#pragma unroll
+    for (int j = 0; j < kPerLane; ++j)
+      if (lane + j * kWarp == id) keys[j] = 0;
   }
   return mine;
 }
@@ -162,6 +174,21 @@ __device__ float weigh(const Route& r, const float* scores, int& id) {
   return r.spec.expert_scale ? weight * r.expert_scale[id] : weight;
 }
 
+/// Selects by scores, biases and groups.
+template <int kPerLane>
+__device__ int choose(const Route& r, Own<kPerLane> own, const Own<kPerLane>& bias, int lane,
+                      const Scratch& at) {
+  const RouterSpec& spec = r.spec;
+  own.each(spec.experts, lane, [&](int j, int) { own.of[j] += bias.of[j]; });
+  if (spec.groups_kept < spec.groups) {
+    own.each(spec.experts, lane, [&](int j, int e) { at.selection[e] = own.of[j]; });
+    keep_groups(spec, at, lane);
+    own.each(spec.experts, lane, [&](int j, int e) { own.of[j] = at.selection[e]; });
+  }
+  return select(spec, own, lane);
+}
+
+template <class S, int kPerLane>
 __global__ void __launch_bounds__(kMostWarps* kWarp) route_tokens(const __grid_constant__ Route r) {
   extern __shared__ float memory[];
   const RouterSpec& spec = r.spec;
@@ -170,31 +197,36 @@ __global__ void __launch_bounds__(kMostWarps* kWarp) route_tokens(const __grid_c
   if (token >= r.tokens) return;
   const Scratch at = scratch_at(spec, memory + threadIdx.y * scratch_numbers(spec));
   const float* const logits = r.logits + token * spec.experts;
-  Scores::visit(spec.score, [&]<class S>() { score_experts<S>(r, logits, lane, at.scores); });
-  int id = -1;
-  if (spec.by_token_id) {
-    id = look_up(r, token, lane);
-  } else {
-    for (int e = lane; e < spec.experts; e += kWarp)
-      at.selection[e] = at.scores[e] + (spec.selection_bias ? r.selection_bias[e] : 0.0f);
-    if (spec.groups_kept < spec.groups) keep_groups(spec, at, lane);
-    id = select(spec, at.selection, lane);
-  }
+  Own<kPerLane> own, bias;
+  own.each(spec.experts, lane, [&](int j, int e) {
+    own.of[j] = logits[e];
+    bias.of[j] = spec.selection_bias ? r.selection_bias[e] : 0.0f;
+  });
+  score_experts<S>(spec.experts, lane, own, at.scores);
+  int id = spec.by_token_id ? look_up(r, token, lane) : choose(r, own, bias, lane, at);
   __syncwarp();
-  const float weight = Scores::visit(spec.score, [&]<class S>() { return weigh<S>(r, at.scores, id); });
+  const float weight = weigh<S>(r, at.scores, id);
   if (lane >= spec.top_k) return;
   r.ids[token * spec.top_k + lane] = id;
   r.weights[token * spec.top_k + lane] = weight;
 }
 
+/// For small routers, and for all.
+constexpr int kFewPerLane = 8, kMostPerLane = kMostRoutedExperts / kWarp;
+
 }  // namespace
 
 cudaError_t route(const Route& route, cudaStream_t stream) {
-  if (route.spec.experts > kMostRoutedExperts || route.spec.top_k > kMostTopK) return cudaErrorInvalidValue;
-  const std::size_t bytes = static_cast<std::size_t>(scratch_numbers(route.spec)) * sizeof(float);
+  const RouterSpec& spec = route.spec;
+  if (spec.experts > kMostRoutedExperts || spec.top_k > kMostTopK) return cudaErrorInvalidValue;
+  const std::size_t bytes = static_cast<std::size_t>(scratch_numbers(spec)) * sizeof(float);
   const auto warps = static_cast<unsigned>(std::clamp<std::size_t>(kMostShared / bytes, 1, kMostWarps));
   const dim3 grid((static_cast<unsigned>(route.tokens) + warps - 1) / warps);
-  return launch(route_tokens, route, grid, dim3(kWarp, warps), stream, warps * bytes);
+  return Scores::visit(spec.score, [&]<class S>() {
+    const auto kernel =
+        spec.experts <= kFewPerLane * kWarp ? route_tokens<S, kFewPerLane> : route_tokens<S, kMostPerLane>;
+    return launch(kernel, route, grid, dim3(kWarp, warps), stream, warps * bytes);
+  });
 }
 
 }  // namespace sluice::cuda
