@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times whole layers of cuda.mma on the card: routed experts with given ids, everything in the card's memory,
-// calls in a CUDA graph. Every call has a routing of its own and layers take turns, so weights are not in L2
-// from the call before (at one token a layer of gpt-oss nearly fits it). One JSON line a result, in the form
-// of bench/results.
+// Times whole layers of cuda.mma on the card, everything in the card's memory, calls in a CUDA graph: routed
+// experts with given ids, or all of a layer from its router's logits through the public interface. Every call
+// has a routing of its own and layers take turns, so weights are not in L2 from the call before (at one token
+// a layer of gpt-oss nearly fits it). One JSON line a result, in the form of bench/results.
 //
 //   bench_cuda_layer --shape gpt-oss-120b --format mxfp4 --tokens 1,16,256 [--routing zipf] [--calls 16]
-//                    [--group 32] [--seconds 0.2] [--once] [--check]
+//                    [--group 32] [--from logits] [--seconds 0.2] [--once] [--check]
 //
 // --group: columns that share a scale, of integers; 128 where it is left out.
+// --from logits: Layer::enqueue with logits of its own for each call; packing takes longer, since each layer
+// packs all of its experts.
 // --once: one call a token count, without a graph, for a profiler. --check: results against a backend of the
 // processor and against the same tokens in another batch, and no timing.
 #include <cuda_runtime_api.h>
@@ -40,7 +42,7 @@ constexpr double kReadGbps = 4650, kBf16Gflops = 870e3;
 constexpr int kDistinctExperts = 4, kLayers = 2;
 
 struct Options {
-  std::string shape = "gpt-oss-120b", format = "mxfp4", routing = "uniform";
+  std::string shape = "gpt-oss-120b", format = "mxfp4", routing = "uniform", from = "ids";
   std::vector<int> tokens = {1, 4, 16, 64, 256, 1024, 4096};
   int calls = 16, group = 128;
   double seconds = 0.2;
@@ -65,6 +67,8 @@ Options parse(int count, char** arguments) {
       o.routing = value;
     else if (name == "--group")
       o.group = std::stoi(value);
+    else if (name == "--from" && (value == "ids" || value == "logits"))
+      o.from = value;
     else if (name == "--calls")
       o.calls = std::stoi(value);
     else if (name == "--seconds")
@@ -102,29 +106,38 @@ std::unique_ptr<cuda::Packed> make_layer(const Backend& backend, const ExpertsSp
   return packed;
 }
 
-/// Experts of a token without replacement: all alike, or Zipf(1) over shuffled experts.
-std::vector<std::int32_t> draw_ids(const ExpertsSpec& spec, const Options& o, int tokens,
-                                   std::mt19937& random) {
-  std::vector<double> weight(static_cast<std::size_t>(spec.experts), 1.0);
+/// Logits of which the top_k are experts without replacement, all alike or Zipf(1) over shuffled experts: the
+/// logarithm of an expert's share, plus Gumbel noise.
+std::vector<float> draw_logits(const ExpertsSpec& spec, const Options& o, int tokens, std::mt19937& random) {
+  std::vector<double> share(static_cast<std::size_t>(spec.experts), 0.0);
   if (o.routing == "zipf")
-    for (std::size_t e = 0; e < weight.size(); ++e) weight[e] = 1.0 / static_cast<double>(e + 1);
-  std::shuffle(weight.begin(), weight.end(), random);
-  std::vector<std::int32_t> ids;
-  for (int t = 0; t < tokens; ++t) {
-    std::vector<double> left = weight;
-    for (int k = 0; k < spec.top_k; ++k) {
-      std::discrete_distribution<int> pick(left.begin(), left.end());
-      const int e = pick(random);
-      left[static_cast<std::size_t>(e)] = 0;
-      ids.push_back(e);
-    }
+    for (std::size_t e = 0; e < share.size(); ++e) share[e] = -std::log(static_cast<double>(e + 1));
+  std::shuffle(share.begin(), share.end(), random);
+  std::extreme_value_distribution<double> gumbel;
+  std::vector<float> logits;
+  for (int t = 0; t < tokens; ++t)
+    for (const double s : share) logits.push_back(static_cast<float>(s + gumbel(random)));
+  return logits;
+}
+
+/// The largest of every token, the largest first.
+std::vector<std::int32_t> largest(const ExpertsSpec& spec, const std::vector<float>& logits) {
+  const auto experts = static_cast<std::size_t>(spec.experts);
+  std::vector<std::int32_t> order(experts), ids;
+  for (std::size_t first = 0; first < logits.size(); first += experts) {
+    std::iota(order.begin(), order.end(), 0);
+    std::partial_sort(order.begin(), order.begin() + spec.top_k, order.end(),
+                      [&](std::int32_t a, std::int32_t b) {
+                        return logits[first + std::size_t(a)] > logits[first + std::size_t(b)];
+                      });
+    ids.insert(ids.end(), order.begin(), order.begin() + spec.top_k);
   }
   return ids;
 }
 
 /// What a call reads and writes, on the card.
 struct Call {
-  cuda::DeviceMemory ids, weights;
+  cuda::DeviceMemory ids, weights, logits;
   int distinct;
 };
 
@@ -165,10 +178,16 @@ class Bench {
     return few;
   }
 
+  bool from_logits() const { return o_.from == "logits" && !o_.check; }
+
   void pack() {
-    const auto team = make_thread_team();
+    const std::shared_ptr<Executor> team = make_thread_team();
     const LayerSpec few = few_experts();
     few_weights_ = testing::synthetic_weights(few, 1, *team);
+    if (from_logits()) {
+      for (int i = 0; i < kLayers; ++i) whole_layers_.push_back(make_whole_layer(team));
+      return;
+    }
     const cuda::ExpertLayout layout = cuda::expert_layout(spec());
     std::vector<std::byte> memory(static_cast<std::size_t>(layout.bytes) * kDistinctExperts);
     for (int e = 0; e < kDistinctExperts; ++e)
@@ -178,12 +197,49 @@ class Bench {
       layers_.push_back(make_layer(backend_, spec(), memory));
   }
 
+  /// All experts are the drawn ones again and again, each packed for itself. No selection bias and no expert
+  /// scale changes which are selected, or costs anything to leave out.
+  Layer make_whole_layer(const std::shared_ptr<Executor>& team) {
+    LayerWeights weights = few_weights_;
+    weights.routed.clear();
+    for (int e = 0; e < spec().local_experts; ++e)
+      weights.routed.push_back(few_weights_.routed[static_cast<std::size_t>(e % kDistinctExperts)]);
+    const auto vector = [&](const std::vector<float>& values) {
+      return VectorView{reinterpret_cast<const std::byte*>(values.data()), DType::f32, std::ssize(values),
+                        sizeof(float)};
+    };
+    const auto experts = static_cast<std::size_t>(spec().experts);
+    const std::vector<float> zeros(experts, 0.0f), ones(experts, 1.0f);
+    if (layer_.router.selection_bias) weights.router.selection_bias = vector(zeros);
+    if (layer_.router.expert_scale) weights.router.expert_scale = vector(ones);
+    const Plan plan = choose({.layer = layer_,
+                              .device = known_device("cuda"),
+                              .tokens = {1},
+                              .by_name = std::string(backend_.name)});
+    return Layer(plan, weights, {.executor = team});
+  }
+
+  /// Puts call `i` into the stream.
+  void enqueue(int i, const Call& call, const RowsView& rows, float* output,
+               std::span<std::byte> workspace) const {
+    const auto layer = static_cast<std::size_t>(i % kLayers);
+    if (from_logits())
+      whole_layers_[layer].enqueue({.hidden = rows,
+                                    .router_logits = reinterpret_cast<const float*>(call.logits.get()),
+                                    .block_out = output,
+                                    .workspace = workspace,
+                                    .stream = stream_});
+    else
+      cuda::enqueue(*layers_[layer], card_call(rows, call, output, workspace.data()));
+  }
+
   Call make_call(int tokens, std::mt19937& random) const {
-    const std::vector<std::int32_t> ids = draw_ids(spec(), o_, tokens, random);
+    const std::vector<float> logits = draw_logits(spec(), o_, tokens, random);
+    const std::vector<std::int32_t> ids = largest(spec(), logits);
     std::vector<bool> hit(static_cast<std::size_t>(spec().experts));
     for (const std::int32_t id : ids) hit[static_cast<std::size_t>(id)] = true;
     return {upload(ids), upload(std::vector<float>(ids.size(), 1.0f / static_cast<float>(spec().top_k))),
-            static_cast<int>(std::count(hit.begin(), hit.end(), true))};
+            upload(logits), static_cast<int>(std::count(hit.begin(), hit.end(), true))};
   }
 
   cuda::CardCall card_call(const RowsView& rows, const Call& call, float* output,
@@ -201,16 +257,20 @@ class Bench {
   struct Memory {
     cuda::DeviceMemory rows, output, workspace;
     RowsView view;
+    std::size_t workspace_bytes = 0;
   };
   Memory memory_for(int tokens) const {
     const testing::HiddenStates hidden = testing::synthetic_hidden(tokens, spec().hidden, 7);
     Memory m{upload(hidden.rows),
              cuda::allocate(std::size_t(tokens) * std::size_t(spec().hidden) * 4),
              {},
-             hidden.view};
+             hidden.view,
+             0};
     m.view.data = m.rows.get();
-    const std::size_t bytes = cuda::card_bytes(*layers_[0], m.view, spec().top_k);
+    const std::size_t bytes = from_logits() ? whole_layers_[0].device_workspace_bytes(tokens)
+                                            : cuda::card_bytes(*layers_[0], m.view, spec().top_k);
     m.workspace = cuda::allocate(bytes);
+    m.workspace_bytes = bytes;
     check(cudaMemset(m.workspace.get(), 0xFF, bytes), "poisoning");
     check(cudaMemset(m.output.get(), 0xFF, std::size_t(tokens) * std::size_t(spec().hidden) * 4),
           "poisoning");
@@ -225,9 +285,8 @@ class Bench {
     for (int i = 0; i < many; ++i) calls.push_back(make_call(tokens, random));
     const auto all = [&] {
       for (int i = 0; i < many; ++i)
-        cuda::enqueue(*layers_[static_cast<std::size_t>(i % kLayers)],
-                      card_call(m.view, calls[static_cast<std::size_t>(i)],
-                                reinterpret_cast<float*>(m.output.get()), m.workspace.get()));
+        enqueue(i, calls[static_cast<std::size_t>(i)], m.view, reinterpret_cast<float*>(m.output.get()),
+                {m.workspace.get(), m.workspace_bytes});
     };
     all();
     check(cudaStreamSynchronize(stream_), "a layer");
@@ -280,12 +339,13 @@ class Bench {
     const double median = times[times.size() / 2];
     fmt::print(
         "{{\"schema\": \"sluice.bench/1\", \"backend\": \"cuda.mma\", \"shape\": \"{}\", \"format\": \"{}\", "
-        "\"routing\": \"{}\", \"tokens\": {}, \"median_us\": {:.2f}, \"p10_us\": {:.2f}, \"p90_us\": {:.2f}, "
+        "\"from\": \"{}\", \"routing\": \"{}\", \"tokens\": {}, \"median_us\": {:.2f}, \"p10_us\": {:.2f}, "
+        "\"p90_us\": {:.2f}, "
         "\"best_us\": {:.2f}, \"windows\": {}, \"experts_hit\": {:.1f}, \"bytes\": {:.0f}, \"flops\": "
         "{:.0f}, "
         "\"floor_us\": {:.2f}, \"share_of_floor\": {:.3f}, \"tb_per_s\": {:.2f}, \"tflops\": {:.1f}, "
         "\"sm_clock\": {}}}\n",
-        o_.shape, storage_text(spec().formats), o_.routing, tokens, median, times[times.size() / 10],
+        o_.shape, storage_text(spec().formats), o_.from, o_.routing, tokens, median, times[times.size() / 10],
         times[times.size() * 9 / 10], times[0], times.size(), experts, bytes, flops, floor, floor / median,
         1e-6 * bytes / median, 1e-6 * flops / median, sm_clock());
   }
@@ -312,7 +372,7 @@ class Bench {
     const std::vector<std::byte> x(
         hidden.rows.begin() + std::ptrdiff_t(std::size_t(first) * width * 2),
         hidden.rows.begin() + std::ptrdiff_t((std::size_t(first) + rows) * width * 2));
-    const Call call{upload(own), upload(std::vector<float>(own.size(), 0.25f)), 0};
+    const Call call{upload(own), upload(std::vector<float>(own.size(), 0.25f)), {}, 0};
     const Memory m = memory_for(tokens);
     check(cudaMemcpy(m.rows.get(), x.data(), x.size(), cudaMemcpyHostToDevice), "copying");
     cuda::enqueue(*layers_[0],
@@ -327,7 +387,7 @@ class Bench {
   void compare(int tokens) {
     std::mt19937 random(static_cast<unsigned>(tokens));
     const testing::HiddenStates hidden = testing::synthetic_hidden(tokens, spec().hidden, 7);
-    const std::vector<std::int32_t> ids = draw_ids(spec(), o_, tokens, random);
+    const std::vector<std::int32_t> ids = largest(spec(), draw_logits(spec(), o_, tokens, random));
     const std::vector<float> all = outputs(tokens, 0, ids, hidden), again = outputs(tokens, 0, ids, hidden);
     const std::size_t width = std::size_t(spec().hidden);
     int different = std::memcmp(all.data(), again.data(), all.size() * 4) != 0 ? 1 : 0;
@@ -378,6 +438,7 @@ class Bench {
   cudaStream_t stream_ = nullptr;
   LayerWeights few_weights_;
   std::vector<std::unique_ptr<cuda::Packed>> layers_;
+  std::vector<Layer> whole_layers_;
 };
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include <span>
 #include <vector>
 
+#include "sluice/device_call.h"
 #include "sluice/executor.h"
 #include "sluice/lora.h"
 #include "sluice/plan.h"
@@ -142,6 +143,22 @@ class Layer {
   /// Computes the routed experts on their rows. As run, and in the same bits: a row's result is what a
   /// token with that expert alone and that weight gets.
   void run_rows(const ExpertRows& call) const;
+
+  // Calls on a card's tensors (device_call.h). Of layers whose backend has such calls, the cards' ones;
+  // invalid_argument (not_on_card) of others. Safe to call from several threads. The current device of the
+  // calling thread is as it was afterwards. `run` and `run_rows`, with the processor's memory, work beside
+  // them.
+
+  /// Bytes of the card's memory with which enqueue puts `tokens` tokens at a time into the stream, whatever
+  /// their type. A call given less than for all its tokens splits them; less than for one is an error.
+  std::size_t device_workspace_bytes(int tokens) const;
+  /// Throws invalid_argument for what contradicts the spec, unsupported where routing is to be done and the
+  /// router is larger than cards take (1024 experts, top 32), device where the card refuses to start the
+  /// work.
+  void enqueue(const DeviceCall& call) const;
+  /// The same for rows that are with their experts.
+  std::size_t device_rows_workspace_bytes(int rows) const;
+  void enqueue_rows(const DeviceRows& call) const;
 
   // Live update. The weights of a layer are its own and no other layer's, so nothing else changes with them.
   // What is replaced keeps its address, its shape, its formats and its biases; everything derived from it is

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <optional>
+#include <string>
 
 #include "core/error.h"
 #include "core/gpus.h"
@@ -123,6 +126,31 @@ DeviceFacts cpu_facts(std::string name, Instructions has) {
           .memory_bytes = memory_bytes()};
 }
 
+/// Of "cuda" and "cuda:N"; nothing for other names.
+std::optional<std::size_t> place_of_card(std::string_view name) {
+  if (name == "cuda") return 0;
+  constexpr std::string_view kPrefix = "cuda:";
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  std::size_t place = 0;
+  const char* const end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + kPrefix.size(), end, place);
+  return error == std::errc() && stop == end ? std::optional(place) : std::nullopt;
+}
+
+DeviceFacts card_at(std::size_t place) {
+  const std::vector<DeviceFacts> cards = detect(DeviceKinds::of<device::Cuda>());
+  require(place < cards.size(), ErrorKind::device, [&] {
+    const std::string many = std::to_string(cards.size()) + " CUDA devices";
+    return ErrorInfo{.code = "no_device",
+                     .what = cards.empty() ? "this machine shows no CUDA device"
+                                           : "this machine shows " + many + ", number " +
+                                                 std::to_string(place) + " (from 0) was asked for",
+                     .why = cards.empty() ? "libcuda.so.1 is missing, or the driver lists no card" : "",
+                     .todo = "Name a card to plan for one that is elsewhere, such as \"h200\""};
+  });
+  return cards[place];
+}
+
 }  // namespace
 
 DeviceFacts detect() {
@@ -133,7 +161,10 @@ DeviceFacts detect() {
 std::vector<DeviceFacts> detect(DeviceKind kind) {
   if (kind == DeviceKinds::of<device::Cpu>()) return {detect()};
   std::vector<DeviceFacts> found;
-  for (const GpuReport& report : gpu_reports()) found.push_back(facts_of(report));
+  for (const GpuReport& report : gpu_reports()) {
+    found.push_back(facts_of(report));
+    found.back().index = static_cast<int>(found.size()) - 1;
+  }
   return found;
 }
 
@@ -155,16 +186,7 @@ DeviceFacts facts_of(const GpuReport& report) {
 
 DeviceFacts known_device(std::string_view name) {
   if (name == "auto" || name == "cpu") return detect();
-  if (name == "cuda") {
-    const std::vector<DeviceFacts> cards = detect(DeviceKinds::of<device::Cuda>());
-    require(!cards.empty(), ErrorKind::device, [] {
-      return ErrorInfo{.code = "no_device",
-                       .what = "this machine shows no CUDA device",
-                       .why = "libcuda.so.1 is missing, or the driver lists no card",
-                       .todo = "Name a card to plan for one that is elsewhere, such as \"h200\""};
-    });
-    return cards.front();
-  }
+  if (const std::optional<std::size_t> place = place_of_card(name)) return card_at(*place);
   if (name == "cpu.avx2") return cpu_facts("a CPU with AVX2", kAvx2Level);
   if (name == "cpu.avx512") return cpu_facts("a CPU with AVX-512", kAvx512Level);
   if (name == "cpu.avx512_bf16") return cpu_facts("a CPU with AVX-512 and its bf16", kAvx512Bf16Level);

@@ -4,11 +4,11 @@
 #include <cstring>
 #include <limits>
 
-#include "activation/activation.h"
 #include "core/error.h"
 #include "engine/packed_layer.h"
 #include "engine/places.h"
 #include "oracle/oracle.h"
+#include "routing/scores.h"
 
 namespace sluice {
 namespace {
@@ -206,7 +206,7 @@ Routing PackedLayer::route_shared(const LayerCall& call, const WorkspaceLayout& 
     parallel_for(*executor_, tokens, [&](int token, int) {
       float* const row = rows + token * hidden;
       read_row(call.hidden, token, row);
-      weights[token] = activation::sigmoid(dot(shared_gate_.data(), row, spec().hidden()));
+      weights[token] = score::sigmoid(dot(shared_gate_.data(), row, spec().hidden()));
     });
   }
   return {ids, weights, tokens, 1};

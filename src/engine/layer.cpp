@@ -23,6 +23,14 @@ std::size_t Layer::workspace_bytes(int tokens) const { return state_->layer.work
 void Layer::run(const LayerCall& call) const { state_->layer.run(call); }
 std::size_t Layer::rows_workspace_bytes(int rows) const { return state_->layer.rows_workspace_bytes(rows); }
 void Layer::run_rows(const ExpertRows& call) const { state_->layer.run_rows(call); }
+std::size_t Layer::device_workspace_bytes(int tokens) const {
+  return state_->layer.device_workspace_bytes(tokens);
+}
+void Layer::enqueue(const DeviceCall& call) const { state_->layer.enqueue(call); }
+std::size_t Layer::device_rows_workspace_bytes(int rows) const {
+  return state_->layer.device_rows_workspace_bytes(rows);
+}
+void Layer::enqueue_rows(const DeviceRows& call) const { state_->layer.enqueue_rows(call); }
 void Layer::update_expert(int local, const ExpertWeights& weights, std::shared_ptr<const void> owner) {
   state_->layer.update_expert(local, weights, std::move(owner));
 }

@@ -33,7 +33,15 @@ const Backend& chosen_backend(const Plan& plan) {
                                         backend->can.device.str(), plan.request.device.name),
                      .todo = "Plan for this machine: Request::device = sluice::detect()"};
   });
-  const DeviceFacts& here = devices.front();
+  const int index = plan.request.device.index;
+  require(index >= 0 && index < std::ssize(devices), ErrorKind::device, [&] {
+    return ErrorInfo{.code = "no_device",
+                     .what = fmt::format("{} cannot run here", plan.chosen),
+                     .why = fmt::format("the plan is for {} device {}, and this machine shows {}",
+                                        backend->can.device.str(), index, devices.size()),
+                     .todo = "Plan for an entry of sluice::detect(DeviceKind)"};
+  });
+  const DeviceFacts& here = devices[static_cast<std::size_t>(index)];
   const Instructions absent = backend->can.uses.minus(here.has);
   require(absent.empty(), ErrorKind::device, [&] {
     return ErrorInfo{.code = "missing_instructions",
@@ -134,6 +142,7 @@ PackedLayer::PackedLayer(const Plan& plan, const LayerWeights& weights, LayerOpt
   if (spec().latent) latent_.emplace(*spec().latent, *weights.latent, *executor_);
   router_ = Router(spec().router, weights.router);
   shared_gate_ = to_floats(weights.shared_gate);
+  put_on_device();
 }
 
 void PackedLayer::pack(const LayerWeights& weights, const LayerOptions& options) {
@@ -151,7 +160,8 @@ void PackedLayer::pack(const LayerWeights& weights, const LayerOptions& options)
     if (packing.packed) continue;
     const std::int64_t share = backend.packed_bytes(packing.group.spec);
     packing.packed = pack_one(backend, {packing.group.spec, packing.experts, weights.owner, *executor_,
-                                        part_of(options.progress, before, share, all), packing.release});
+                                        part_of(options.progress, before, share, all), packing.release,
+                                        plan_.request.device.index});
     before += share;
     to_cache(*packing.packed, packing.place);
   }

@@ -94,6 +94,12 @@ class PackedLayer {
   std::size_t rows_workspace_bytes(int rows) const { return rows > 0 ? rows_layout(rows).bytes : 0; }
   void run_rows(const ExpertRows& call) const;
 
+  // device_calls.cpp
+  std::size_t device_workspace_bytes(int tokens) const;
+  void enqueue(const DeviceCall& call) const;
+  std::size_t device_rows_workspace_bytes(int rows) const;
+  void enqueue_rows(const DeviceRows& call) const;
+
   // update.cpp
   void update_expert(int local, const ExpertWeights& weights, std::shared_ptr<const void> owner);
   void update_shared(const ExpertWeights& weights, const VectorView& shared_gate,
@@ -151,6 +157,12 @@ class PackedLayer {
   RowsLayout rows_layout(int rows) const;
   int rows_at_once(const ExpertRows& call, int used) const;
 
+  // device_calls.cpp
+  void put_on_device();
+  const DeviceLayer& on_device() const;
+  void check(const DeviceCall& call) const;
+  void check(const DeviceRows& call) const;
+
   // update.cpp
   void check_planned() const;
   void forget_cached(const PackedExperts& packed, std::int32_t local);
@@ -161,6 +173,9 @@ class PackedLayer {
   static void check_rows(const RowsView& hidden, int width);
   void check_outputs(const LayerCall& call) const;
   void check_routing(const LayerCall& call) const;
+  void check_given(const Routing& routing, int tokens) const;
+  void check_own_router(bool logits_given) const;
+  void check_mode(CallMode mode) const;
   void check_token_ids(const LayerCall& call) const;
 
   // validate_lora.cpp
@@ -180,6 +195,7 @@ class PackedLayer {
   Router router_;
   std::vector<float> shared_gate_;
   std::optional<Latent> latent_;
+  std::unique_ptr<DeviceLayer> device_;  // null: no calls in a device's memory. Refers to the packings
 };
 
 }  // namespace sluice

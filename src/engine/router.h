@@ -37,6 +37,8 @@ class Router {
 
   /// False when LayerWeights brought no router weight.
   bool has_weight() const { return !weight_.empty(); }
+  std::span<const float> weight() const { return weight_; }
+  std::span<const float> bias() const { return bias_; }
   std::span<const float> selection_bias() const { return selection_bias_; }
   std::span<const float> expert_scale() const { return expert_scale_; }
   std::span<const std::int32_t> table() const { return table_; }

@@ -37,9 +37,7 @@ void PackedLayer::check(const LayerCall& call) const {
 void PackedLayer::check(const ExpertRows& call) const {
   const bool contiguous = !call.offsets.empty();
   const CallMode mode = contiguous ? CallModes::of<call::Contiguous>() : CallModes::of<call::Batched>();
-  const std::vector<CallMode>& asked = plan_.request.calls;
-  need(std::ranges::find(asked, mode) != asked.end(), "not_planned",
-       "rows: the layer was not planned for {} calls (Request::calls)", mode.str());
+  check_mode(mode);
   check_rows(call.hidden, spec().routed.hidden);
   const int local = spec().routed.local_experts, rows = call.hidden.rows;
   need(rows == 0 || call.output != nullptr, "bad_rows", "rows: no output");
@@ -60,6 +58,12 @@ void PackedLayer::check(const ExpertRows& call) const {
       call.counts, [&](std::int32_t count) { return count < 0 || count > call.max_tokens; });
   need(bad == call.counts.end(), "bad_rows", "rows: a count of {} where there is room for {}",
        bad == call.counts.end() ? 0 : *bad, call.max_tokens);
+}
+
+void PackedLayer::check_mode(CallMode mode) const {
+  const std::vector<CallMode>& asked = plan_.request.calls;
+  need(std::ranges::find(asked, mode) != asked.end(), "not_planned",
+       "rows: the layer was not planned for {} calls (Request::calls)", mode.str());
 }
 
 void PackedLayer::check_rows(const RowsView& hidden, int width) {
@@ -92,20 +96,27 @@ void PackedLayer::check_routing(const LayerCall& call) const {
   const bool given = routing.ids != nullptr || routing.weights != nullptr;
   need(!given || call.router_logits.empty(), "bad_routing",
        "routing: give routing or router_logits, not both");
-  if (given) {
-    need(routing.ids != nullptr && routing.weights != nullptr, "bad_routing",
-         "routing: ids and weights come together");
-    need(routing.tokens == tokens, "bad_routing", "routing: {} tokens, hidden has {}", routing.tokens,
-         tokens);
-    need(routing.top_k == router.top_k, "bad_routing", "routing: {} ids a token, the layer has top_k {}",
-         routing.top_k, router.top_k);
-    return;
-  }
+  if (given) return check_given(routing, tokens);
   if (tokens == 0) return;
   need(call.router_logits.empty() || std::ssize(call.router_logits) == product(tokens, router.experts),
        "bad_routing", "router_logits: {} numbers for {} tokens and {} experts", call.router_logits.size(),
        tokens, router.experts);
-  need(!call.router_logits.empty() || router_.has_weight(), "no_router",
+  check_own_router(!call.router_logits.empty());
+}
+
+void PackedLayer::check_given(const Routing& routing, int tokens) const {
+  const int top_k = spec().router.top_k;
+  need(routing.ids != nullptr && routing.weights != nullptr, "bad_routing",
+       "routing: ids and weights come together");
+  need(routing.tokens == tokens, "bad_routing", "routing: {} tokens, hidden has {}", routing.tokens, tokens);
+  need(routing.top_k == top_k, "bad_routing", "routing: {} ids a token, the layer has top_k {}",
+       routing.top_k, top_k);
+}
+
+/// What routing here needs of the layer's weights.
+void PackedLayer::check_own_router(bool logits_given) const {
+  const RouterSpec& router = spec().router;
+  need(logits_given || router_.has_weight(), "no_router",
        "the layer's weights came without a router: give routing or router_logits");
   need(!router.selection_bias || !router_.selection_bias().empty(), "no_router",
        "the layer's weights came without the selection bias that its router adds: give routing");

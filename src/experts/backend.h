@@ -16,6 +16,7 @@
 #include "core/devices.h"
 #include "format/formats.h"
 #include "sluice/device.h"
+#include "sluice/device_call.h"
 #include "sluice/executor.h"
 #include "sluice/layer.h"
 #include "sluice/lora.h"
@@ -125,6 +126,7 @@ struct PackInput {
   /// Called with the position of an expert that has been read to its end, from any thread. Of backends that
   /// can be kept (Keeping).
   std::function<void(std::int32_t)> read_one = {};
+  int device = 0;  // which of its kind, as detect(DeviceKind) lists them
 };
 
 /// Packed weights in memory that came from elsewhere: 64-byte aligned, may be written, and is seen by nobody
@@ -210,6 +212,36 @@ struct Kernel {
   void (*run)(const PackedExperts&, const Forward&);
 };
 
+/// What a layer has beside its experts, for a device to take a copy of. Spans are empty where it has none.
+struct DeviceLayerInput {
+  const LayerSpec& spec;
+  int device;  // as of PackInput
+  const PackedExperts& routed;
+  const PackedExperts* shared;  // null: none
+  std::span<const std::int32_t> expert_map;
+  std::span<const float> router, router_bias, selection_bias, expert_scale, shared_gate;
+  std::span<const std::int32_t> table;
+};
+
+/// Neighbouring rows of a call.
+struct RowRange {
+  int first, count;
+};
+
+/// A whole layer in one device's memory: calls whose pointers are there (device_call.h). Everything that the
+/// host can see has been validated.
+class DeviceLayer {
+ public:
+  virtual ~DeviceLayer() = default;
+  /// Of one part with so many tokens, whatever their type. Grows with the tokens.
+  virtual std::size_t workspace_bytes(int tokens) const = 0;
+  /// Starts all of a call: routing, experts, shared experts.
+  virtual void enqueue(const DeviceCall& call) const = 0;
+  virtual std::size_t rows_workspace_bytes(int rows) const = 0;
+  /// Starts the rows of a part. The call's pointers are those of all rows.
+  virtual void enqueue_rows(const DeviceRows& call, RowRange part) const = 0;
+};
+
 /// A packing and the kernels that read it.
 struct Backend {
   std::string_view name;
@@ -224,6 +256,9 @@ struct Backend {
   void (*update)(PackedExperts&, const UpdateInput&) = nullptr;
   /// Of a backend whose packings can be kept, which then also declares `update`.
   Keeping keeping = {};
+  /// Of a backend that takes calls in its device's memory, of layers with one packing of routed experts. What
+  /// it copies is not updated, so that it does not declare call::Update.
+  std::unique_ptr<DeviceLayer> (*on_device)(const DeviceLayerInput&) = nullptr;
 };
 
 /// Every backend of this build, in the order of the tree. Written by CMake (sluice_add_backend).

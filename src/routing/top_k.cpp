@@ -5,6 +5,9 @@
 // NaN is unselectable from the first step on, so no sum and no comparison ever sees one.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
 #include <memory>
 
 #include "core/error.h"
@@ -20,6 +23,20 @@ std::span<const std::string_view> Score::all() {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+/// exp(x - largest) over their sum, in place; NaN is left alone.
+void softmax(std::span<float> values) {
+  float largest = -kInfinity;
+  for (const float x : values)
+    if (x > largest) largest = x;
+  float sum = 0;
+  for (float& x : values) {
+    x = score::softmax_term(x, largest);
+    if (!std::isnan(x)) sum += x;
+  }
+  if (sum > 0)
+    for (float& x : values) x /= sum;
+}
 
 /// Scratch of one token.
 struct Scratch {
@@ -104,29 +121,14 @@ Scratch make_scratch(const RouterSpec& spec, std::span<std::byte> bytes) {
   return scratch;
 }
 
-/// NaN when no expert of the group can be selected.
-float group_score(GroupScore kind, std::span<const float> selection) {
-  float best = std::nanf(""), second = best;
-  for (const float s : selection) {
-    if (std::isnan(s)) continue;
-    if (std::isnan(best) || s > best) {
-      second = best;
-      best = s;
-    } else if (std::isnan(second) || s > second) {
-      second = s;
-    }
-  }
-  const bool add = kind == GroupScore::two_best && std::isfinite(best) && !std::isnan(second);
-  return add ? best + second : best;
-}
-
 /// Makes the experts of all groups but the best `groups_kept` unselectable.
 void keep_groups(const RouterSpec& spec, const Scratch& scratch) {
   const auto size = static_cast<std::size_t>(spec.experts / spec.groups);
   const auto members = [&](std::size_t g) { return scratch.selection.subspan(g * size, size); };
   const std::span<std::int32_t> order = scratch.ids.first(scratch.groups.size());
   for (std::size_t g = 0; g < scratch.groups.size(); ++g) {
-    const float score = group_score(spec.group_score, members(g));
+    const std::span<const float> own = members(g);
+    const float score = score::of_group(spec.group_score, own.data(), static_cast<int>(own.size()));
     scratch.groups[g] = std::isnan(score) ? -kInfinity : score;
     order[g] = static_cast<std::int32_t>(g);
   }
@@ -188,7 +190,8 @@ void weigh(const RouterSpec& spec, std::span<const float> scores, std::span<cons
       id = -1;
   }
   const std::span<float> weights = out.weights.first(count);
-  S::weights(weights);
+  for (float& w : weights) w = S::weight(w);
+  if (S::softmax_of_selected) softmax(weights);
   if (spec.renormalise) renormalise(weights);
   for (float& w : weights) w *= spec.scale;
   for (std::size_t i = out.ids.size(); i-- > 0;)
@@ -202,7 +205,9 @@ template <class S>
 void route_token(const RouterSpec& spec, const RouterInput& input, std::size_t token, const Scratch& scratch,
                  Selected out) {
   const auto experts = static_cast<std::size_t>(spec.experts);
-  S::scores(input.logits.subspan(token * experts, experts), scratch.scores);
+  const std::span<const float> logits = input.logits.subspan(token * experts, experts);
+  std::ranges::transform(logits, scratch.scores.begin(), S::score);
+  if (S::softmax_of_all) softmax(scratch.scores);
   if (spec.by_token_id) {
     const auto row = static_cast<std::size_t>(input.token_ids[token]) * out.ids.size();
     std::copy_n(input.table.begin() + static_cast<std::ptrdiff_t>(row), out.ids.size(), out.ids.begin());

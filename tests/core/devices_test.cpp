@@ -125,7 +125,10 @@ TEST(Devices, ThisMachinesCardsOrNone) {
   const std::vector<DeviceFacts> cards = detect(cuda);
   if (!cards.empty()) {
     EXPECT_EQ(known_device("cuda").name, cards.front().name);
+    EXPECT_EQ(known_device("cuda:0").name, cards.front().name);
     for (const DeviceFacts& card : cards) {
+      EXPECT_EQ(card.index, &card - cards.data());
+      EXPECT_EQ(known_device("cuda:" + std::to_string(card.index)).index, card.index);
       EXPECT_EQ(card.kind, cuda);
       EXPECT_GT(card.read_gbps, 1.0);
     }
@@ -138,6 +141,20 @@ TEST(Devices, ThisMachinesCardsOrNone) {
     EXPECT_EQ(error.kind(), ErrorKind::device);
     EXPECT_EQ(error.info().code, "no_device");
   }
+}
+
+TEST(Devices, ACardByItsPlace) {
+  const auto code = [](std::string_view name) {
+    try {
+      known_device(name);
+    } catch (const Error& error) {
+      return error.info().code;
+    }
+    return std::string("none");
+  };
+  EXPECT_EQ(code("cuda:4096"), "no_device");
+  for (const std::string_view name : {"cuda:", "cuda:x", "cuda:1x", "cuda:-1", "cuda1"})
+    EXPECT_EQ(code(name), "unknown_device") << name;
 }
 
 TEST(Devices, TheProcessorIsTheOnlyOneOfItsKind) {

@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 
+#include "routing/scores.h"
 #include "sluice/error.h"
 #include "tests/routing/route.h"
 
@@ -80,6 +81,29 @@ TEST(TopK, SqrtSoftplusIsStableFarOut) {
   EXPECT_EQ(got.ids, (Ids{0, 1, 2, 3, 4}));
   expect_weights(got, {std::sqrt(1000.0), 10, std::sqrt(89.0), std::exp(-40.0), 0}, 1e-5);
   EXPECT_NEAR(got.weights[3] / std::exp(-40.0), 1.0, 1e-5);
+}
+
+TEST(TopK, ItsOwnExpAndLogAreRoundedOnce) {
+  // Half a unit of the last place is what rounding costs; the rest is the double arithmetic's.
+  const auto units = [](float got, double want) {
+    const float nearest = static_cast<float>(want);
+    const float next = std::nextafter(nearest, kInfinity);
+    return std::abs(static_cast<double>(got) - want) / (static_cast<double>(next) - nearest);
+  };
+  for (int i = 0; i < 200000; ++i) {
+    const float x = -0.0005193f * static_cast<float>(i) - 1e-7f * static_cast<float>(i % 7);
+    const float e = score::exp_of_negative(x);
+    ASSERT_LE(units(e, std::exp(static_cast<double>(x))), 0.5001) << x;
+    ASSERT_LE(units(score::log_of_one_plus(e), std::log1p(static_cast<double>(e))), 0.5001) << x;
+  }
+  EXPECT_EQ(score::exp_of_negative(0.0f), 1.0f);
+  EXPECT_EQ(score::exp_of_negative(-kInfinity), 0.0f);
+  EXPECT_EQ(score::exp_of_negative(-103.97f), 0x1p-149f);
+  EXPECT_EQ(score::exp_of_negative(-104.0f), 0.0f);
+  EXPECT_TRUE(std::isnan(score::exp_of_negative(std::nanf(""))));
+  EXPECT_TRUE(std::isnan(score::sqrt_softplus(std::nanf(""))));
+  EXPECT_EQ(score::sqrt_softplus(kInfinity), kInfinity);
+  EXPECT_EQ(score::sqrt_softplus(-kInfinity), 0.0f);
 }
 
 TEST(TopK, SigmoidIsStableFarOut) {

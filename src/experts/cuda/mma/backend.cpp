@@ -48,6 +48,10 @@ std::size_t workspace_bytes(const PackedExperts& packed, int tokens, int workers
 
 void run(const PackedExperts& packed, const Forward& call) { cuda::kMmaTable->run(packed, call); }
 
+std::unique_ptr<DeviceLayer> on_device(const DeviceLayerInput& input) {
+  return cuda::kMmaTable->on_device(input);
+}
+
 constexpr Kernel kKernels[] = {
     {.name = "grouped",
      .tokens = {},
@@ -81,6 +85,7 @@ constinit const Backend kCudaMma{
     .pack = pack,
     .packed_bytes = packed_bytes,
     .kernels = kernels,
+    .on_device = on_device,
 };
 
 }  // namespace sluice

@@ -176,7 +176,7 @@ Planes stage_input(const Call& call, const Buffers& b) {
                .slots_per_row = call.apart() ? call.card.top_k : 1,
                .weights = call.weighted() ? call.card.weights : nullptr,
                .out = b.input,
-               .local = call.gathered() ? b.local : nullptr,
+               .local = call.gathered() || call.card.unowned == Unowned::untouched ? b.local : nullptr,
                .orders = call.gathered() ? call.packed.memory.get() + layout.order : nullptr,
                .expert_bytes = layout.bytes},
               call.card.stream),
@@ -230,7 +230,8 @@ void enqueue(const Packed& packed, const CardCall& card) {
                  .tokens = card.input.rows,
                  .top_k = card.top_k,
                  .width = packed.spec.hidden,
-                 .out = card.output},
+                 .out = card.output,
+                 .leave_unowned = card.unowned == Unowned::untouched},
                 card.stream),
         "starting the sum");
 }

@@ -13,16 +13,20 @@
 
 namespace sluice::cuda {
 
+/// What becomes of the output of a token that has no expert here.
+enum class Unowned : std::uint8_t { zeros, untouched };
+
 /// All pointers into the card's memory.
 struct CardCall {
   RowsView input;
   int top_k = 1;
   const std::int32_t* ids = nullptr;         // [rows, top_k] global
-  const float* weights = nullptr;            // [rows, top_k]
+  const float* weights = nullptr;            // [rows, top_k]; null: ones
   const std::int32_t* expert_map = nullptr;  // [experts]; null: the same
   float* output = nullptr;                   // [rows, hidden]
   std::byte* workspace = nullptr;            // card_bytes, at a multiple of 256
   cudaStream_t stream = nullptr;
+  Unowned unowned = Unowned::zeros;  // rows that are untouched are not read either; of top_k 1
 };
 
 std::size_t card_bytes(const Packed& packed, const RowsView& input, int top_k);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "experts/cuda/mma/card_layer.h"
 #include "experts/cuda/mma/enqueue.h"
 #include "experts/cuda/mma/places.h"
 #include "experts/cuda/mma/table.h"
@@ -142,7 +143,7 @@ void run(const PackedExperts& experts, const Forward& forward) {
   const auto& packed = static_cast<const Packed&>(experts);
   const int tokens = forward.routing.tokens;
   if (tokens == 0) return;
-  const DeviceScope scope;
+  const DeviceScope scope(packed.device());
   const std::size_t one = lay_out({packed, forward, 0, 1}, nullptr).bytes;
   const int step =
       static_cast<int>(std::clamp<std::size_t>(kMostBytes / one, 1, static_cast<std::size_t>(tokens)));
@@ -150,7 +151,8 @@ void run(const PackedExperts& experts, const Forward& forward) {
     run_part({packed, forward, first, std::min(step, tokens - first)});
 }
 
-constexpr MmaTable kTable{.pack = pack, .workspace_bytes = workspace_bytes, .run = run};
+constexpr MmaTable kTable{
+    .pack = pack, .workspace_bytes = workspace_bytes, .run = run, .on_device = on_device};
 
 }  // namespace
 

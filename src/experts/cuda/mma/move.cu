@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kMoveThreads) combine_rows(const __grid_consta
   start_later();
   const std::size_t token = blockIdx.x, first = token * static_cast<std::size_t>(c.top_k);
   const int column = static_cast<int>(blockIdx.y) * kMoveThreads + static_cast<int>(threadIdx.x);
-  if (column >= c.width) return;
+  if (column >= c.width || (c.leave_unowned && c.local[first] < 0)) return;
   float sum = 0;
   for (int j = 0; j < c.top_k; ++j) {
     const std::size_t slot = first + static_cast<std::size_t>(j);

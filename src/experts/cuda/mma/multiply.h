@@ -131,7 +131,8 @@ struct Combine {
   const std::int32_t* local;  // [slots], -1 for none
   const float* weights;       // [slots]; null: ones
   int tokens, top_k, width;
-  float* out;  // [tokens, width]
+  float* out;                  // [tokens, width]
+  bool leave_unowned = false;  // with top_k 1: tokens without an expert stay as they are
 };
 cudaError_t combine(const Combine& combine, cudaStream_t stream);
 

@@ -15,7 +15,7 @@ Packed::Packed(const Backend& packed_by, const ExpertsSpec& packed_spec, const E
 Packed::~Packed() = default;
 
 std::unique_ptr<PackedExperts> pack(const Backend& backend, const PackInput& input) {
-  const DeviceScope scope;
+  const DeviceScope scope(input.device);
   const ExpertLayout layout = expert_layout(input.spec, packed_columns(input.spec, input.experts));
   const std::int64_t total = layout.bytes * std::ssize(input.experts);
   auto packed =

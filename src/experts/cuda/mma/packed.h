@@ -17,6 +17,8 @@ class Packed : public PackedExperts {
   ~Packed() override;
   std::int64_t bytes() const override { return layout.bytes * spec.local_experts; }
 
+  int device() const { return memory.get_deleter().device; }
+
   const ExpertLayout layout;
   DeviceMemory memory;  // [local_experts, layout.bytes]
 };

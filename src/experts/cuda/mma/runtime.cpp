@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
+#include <mutex>
 
 #include "core/error.h"
 
@@ -25,11 +27,17 @@ double gigabytes(std::size_t bytes) { return static_cast<double>(bytes) * 1e-9; 
                 "at a time"});
 }
 
-cudaMemPool_t make_pool() {
+int current_device() {
+  int device = 0;
+  check(cudaGetDevice(&device), "asking for the device");
+  return device;
+}
+
+cudaMemPool_t make_pool(int device) {
   cudaMemPoolProps properties{};
   properties.allocType = cudaMemAllocationTypePinned;
   properties.location.type = cudaMemLocationTypeDevice;
-  properties.location.id = kDevice;
+  properties.location.id = device;
   cudaMemPool_t pool = nullptr;
   check(cudaMemPoolCreate(&pool, &properties), "making a memory pool");
   std::uint64_t keep = std::numeric_limits<std::uint64_t>::max();
@@ -37,10 +45,13 @@ cudaMemPool_t make_pool() {
   return pool;
 }
 
-/// For the life of the process: calls may run until its end.
-cudaMemPool_t pool() {
-  static cudaMemPool_t const made = make_pool();
-  return made;
+/// One a card, for the life of the process: calls may run until its end.
+cudaMemPool_t pool(int device) {
+  static std::mutex mutex;
+  static std::map<int, cudaMemPool_t> made;
+  const std::lock_guard lock(mutex);
+  const auto found = made.find(device);
+  return found != made.end() ? found->second : made.emplace(device, make_pool(device)).first->second;
 }
 
 }  // namespace
@@ -58,24 +69,36 @@ void check(cudaError_t error, const char* doing) {
                     : "See whether nvidia-smi shows the card, and whether its driver is as new as CUDA 13"});
 }
 
-DeviceScope::DeviceScope() {
-  check(cudaGetDevice(&before_), "asking for the device");
-  check(cudaSetDevice(kDevice), "choosing the device");
+DeviceScope::DeviceScope(int device) : before_(current_device()) {
+  if (before_ == device) return;
+  check(cudaSetDevice(device), "choosing the device");
+  changed_ = true;
 }
 
-DeviceScope::~DeviceScope() { cudaSetDevice(before_); }
+DeviceScope::~DeviceScope() {
+  if (changed_) cudaSetDevice(before_);
+}
+
+void FreeDevice::operator()(std::byte* memory) const {
+  int before = device;
+  cudaGetDevice(&before);
+  if (before != device) cudaSetDevice(device);
+  cudaFree(memory);
+  if (before != device) cudaSetDevice(before);
+}
 
 DeviceMemory allocate(std::size_t bytes) {
   void* memory = nullptr;
+  const int device = current_device();
   const cudaError_t error = cudaMalloc(&memory, bytes);
   if (error == cudaErrorMemoryAllocation) fail_memory(bytes);
   check(error, "allocating memory");
-  return DeviceMemory(static_cast<std::byte*>(memory));
+  return DeviceMemory(static_cast<std::byte*>(memory), FreeDevice{device});
 }
 
 CallMemory::CallMemory(std::size_t bytes, cudaStream_t stream) : stream_(stream) {
   void* memory = nullptr;
-  const cudaError_t error = cudaMallocFromPoolAsync(&memory, bytes, pool(), stream);
+  const cudaError_t error = cudaMallocFromPoolAsync(&memory, bytes, pool(current_device()), stream);
   if (error == cudaErrorMemoryAllocation) fail_memory(bytes);
   check(error, "allocating memory for a call");
   data_ = static_cast<std::byte*>(memory);

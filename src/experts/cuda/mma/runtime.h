@@ -12,31 +12,32 @@ namespace sluice::cuda {
 /// Throws out_of_memory or device, saying what was being done, unless the call went well.
 void check(cudaError_t error, const char* doing);
 
-/// The card that layers run on: the first that the driver shows.
-inline constexpr int kDevice = 0;
-
-/// Makes kDevice current in this thread and the caller's again at the end.
+/// Makes a card current in this thread, and the caller's again at the end. Choosing a card makes the runtime
+/// set it up, so nothing is chosen that is current already.
 class DeviceScope {
  public:
-  DeviceScope();
+  explicit DeviceScope(int device);
   ~DeviceScope();
   DeviceScope(const DeviceScope&) = delete;
   DeviceScope& operator=(const DeviceScope&) = delete;
 
  private:
   int before_ = 0;
+  bool changed_ = false;
 };
 
 struct FreeDevice {
-  void operator()(std::byte* memory) const { cudaFree(memory); }
+  int device = 0;  // whose memory it is
+  void operator()(std::byte* memory) const;
 };
 using DeviceMemory = std::unique_ptr<std::byte, FreeDevice>;
 
-/// Throws out_of_memory, with what is free.
+/// Of the current card. Throws out_of_memory, with what is free.
 DeviceMemory allocate(std::size_t bytes);
 
-/// Memory for the time of a call, in the order of a stream. It comes from a pool of this library's own that
-/// keeps what it once had, so that a call asks the driver for nothing that an earlier one had.
+/// Memory of the current card for the time of a call, in the order of a stream. It comes from a pool of this
+/// library's own that keeps what it once had, so that a call asks the driver for nothing that an earlier one
+/// had.
 class CallMemory {
  public:
   CallMemory(std::size_t bytes, cudaStream_t stream);

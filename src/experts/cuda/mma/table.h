@@ -13,6 +13,7 @@ struct MmaTable {
   std::unique_ptr<PackedExperts> (*pack)(const Backend&, const PackInput&);
   std::size_t (*workspace_bytes)(const PackedExperts&, int tokens, int workers);
   void (*run)(const PackedExperts&, const Forward&);
+  std::unique_ptr<DeviceLayer> (*on_device)(const DeviceLayerInput&);
 };
 
 /// Null in a build without CUDA.

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls on tensors that are in a card's memory already, for a program that computes there.
+//
+// There are no CUDA headers here: `stream` is a cudaStream_t, which is a pointer, and null is the card's
+// default stream. Every other pointer is into the memory of the layer's card (DeviceFacts::index of the
+// request that it was planned for), or memory that this card reads and writes, and so is `workspace`, at a
+// multiple of 256 bytes.
+//
+// A call puts work into the stream and returns: it allocates nothing, waits for nothing and reads nothing
+// back, so that a CUDA graph can hold it. Buffers, the workspace among them, belong to the call until the
+// stream has come past it; calls that may run at once, in different streams, have workspaces of their own.
+// What is wrong with sizes and combinations throws before anything was started. Values in the card's memory
+// are seen by nobody on the host: those that index something are read as said at each.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "sluice/routing.h"
+#include "sluice/tensor.h"
+
+namespace sluice {
+
+/// LayerCall with everything on the card. Give `routing`, or `router_logits`, or neither (then the layer's
+/// own router runs on `hidden`). The outputs have the bits of Layer::run on the same numbers.
+struct DeviceCall {
+  RowsView hidden;                          // [tokens, hidden], elements at multiples of their size
+  Routing routing = {};                     // optional: ids and weights as given
+  const float* router_logits = nullptr;     // optional: [tokens, experts]
+  const std::int64_t* token_ids = nullptr;  // [tokens], needed when the router goes by token id; one that
+                                            // is outside its table has no experts
+  float* experts_out = nullptr;             // optional: [tokens, hidden], the routed part
+  float* shared_out = nullptr;              // optional: [tokens, hidden], the shared expert's part
+  float* block_out = nullptr;               // optional: [tokens, hidden], with shared experts
+  std::int32_t* topk_ids = nullptr;         // optional: [tokens, top_k], as used
+  float* topk_weights = nullptr;            // optional: [tokens, top_k], as used
+  std::span<std::byte> workspace = {};      // device_workspace_bytes(n) splits the tokens n at a time
+  void* stream = nullptr;                   // cudaStream_t
+};
+
+/// ExpertRows with everything on the card, the counts or offsets too: nobody on the host knows how many rows
+/// an expert has. Rows that no expert owns are neither read nor written. The plan's request must have asked
+/// for the mode. Row r of `output` has the bits of Layer::run_rows.
+struct DeviceRows {
+  RowsView hidden;                        // [rows, hidden], elements at multiples of their size
+  const std::int32_t* offsets = nullptr;  // contiguous: [local_experts + 1]; ascending, or which rows are
+                                          // whose is undefined, but nothing outside is touched
+  const std::int32_t* counts = nullptr;   // batched: [local_experts], taken as 0 to max_tokens
+  int max_tokens = 0;                     // batched: hidden.rows is local_experts * max_tokens
+  const float* weights = nullptr;         // optional: [rows], on the input where the layer weights inputs
+  float* output = nullptr;                // [rows, hidden]
+  std::span<std::byte> workspace = {};    // device_rows_workspace_bytes(n) splits the rows n at a time
+  void* stream = nullptr;                 // cudaStream_t
+};
+
+}  // namespace sluice

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layer::enqueue gives the bits of Layer::run: every declared format, activation and feature, every type of
+// input, ids or logits or nothing given, whole and in parts, in a graph; and it refuses what it should.
+#include <algorithm>
+#include <array>
+
+#include "testing/draw.h"
+#include "tests/conformance/judge.h"
+#include "tests/cuda/device_call.h"
+#include "tests/engine/small_layer.h"
+
+namespace sluice {
+namespace {
+
+using conformance::Case;
+using conformance::Problem;
+using on_card::CardCall;
+using on_card::From;
+using on_card::Results;
+using on_card::run_on_host;
+using testing::Numbers;
+
+class DeviceCallTest : public on_card::Test {
+ protected:
+  static const Backend& backend() { return *on_card::backends().front(); }
+  static Layer layer_of(const LayerSpec& spec, const LayerWeights& weights) {
+    return Layer(small::plan_for(spec, std::string(backend().name)), weights,
+                 {.executor = make_thread_team(2)});
+  }
+};
+
+constexpr std::array kTypes = {DType::bf16, DType::f16, DType::f32};
+
+LayerCall host_call(const testing::DrawnCall& drawn, int top_k) {
+  return {.hidden = drawn.hidden, .routing = drawn.routing(top_k)};
+}
+
+TEST_F(DeviceCallTest, EverythingDeclaredWithGivenIds) {
+  std::size_t index = 0;
+  for (const Case& made : conformance::declared_cases(backend().can)) {
+    const DType dtype = kTypes[index++ % kTypes.size()];
+    const Problem problem(made, Numbers::noisy, {.tokens = 7, .dtype = dtype}, index);
+    const Layer layer = problem.layer(backend());
+    const LayerCall call = host_call(problem.call(), made.spec.routed.top_k);
+    CardCall on_card(layer, call);
+    expect_same(on_card.run(), run_on_host(layer, call), made.name + ", " + std::string(name(dtype)));
+  }
+}
+
+std::vector<float> draw_logits(int tokens, int experts) {
+  testing::Draw draw(5);
+  return draw.normals(std::int64_t{tokens} * experts, 2.0);
+}
+
+TEST_F(DeviceCallTest, TheLayersOwnRouterAndGivenLogits) {
+  const LayerSpec spec = small::spec();
+  const LayerWeights weights = draw_weights(spec, Numbers::noisy, 3);
+  const Layer layer = layer_of(spec, weights);
+  for (const DType dtype : kTypes)
+    for (const int tokens : {1, 5, 100}) {
+      const testing::DrawnCall drawn = draw_call(spec, Numbers::noisy, {.tokens = tokens, .dtype = dtype}, 9);
+      LayerCall call{.hidden = drawn.hidden};
+      const std::string what = std::string(name(dtype)) + ", " + std::to_string(tokens) + " tokens";
+      expect_same(CardCall(layer, call).run(), run_on_host(layer, call), what + ", its own router");
+      const std::vector<float> logits = draw_logits(tokens, spec.routed.experts);
+      call.router_logits = logits;
+      expect_same(CardCall(layer, call).run(), run_on_host(layer, call), what + ", logits");
+    }
+}
+
+TEST_F(DeviceCallTest, EveryScoreWithAMapAndManyTokens) {
+  for (const std::string_view score : Score::all()) {
+    LayerSpec spec = small::spec();
+    spec.router.score = *Score::parse(score);
+    spec.router.groups = 4;
+    spec.router.groups_kept = 2;
+    spec.routed.local_experts = 5;
+    const LayerWeights weights = draw_weights(spec, Numbers::noisy, 4);
+    const Layer layer(small::plan_for(spec, std::string(backend().name)), weights,
+                      {.expert_map = {3, -1, 0, 1, -1, 4, 2, -1}, .executor = make_thread_team(2)});
+    const testing::DrawnCall drawn = draw_call(spec, Numbers::noisy, {.tokens = 300}, 9);
+    const LayerCall call{.hidden = drawn.hidden};
+    expect_same(CardCall(layer, call).run(), run_on_host(layer, call), std::string(score));
+  }
+}
+
+TEST_F(DeviceCallTest, ByTokenId) {
+  LayerSpec spec = small::spec();
+  spec.router.by_token_id = true;
+  spec.router.selection_bias = false;
+  const LayerWeights weights = draw_weights(spec, Numbers::noisy, 3);
+  const Layer layer = layer_of(spec, weights);
+  const testing::DrawnCall drawn = draw_call(spec, Numbers::noisy, {.tokens = 9}, 9);
+  const LayerCall call{.hidden = drawn.hidden, .token_ids = drawn.token_ids};
+  expect_same(CardCall(layer, call).run(), run_on_host(layer, call), "by token id");
+}
+
+TEST_F(DeviceCallTest, InPartsAndWithSomeOutputs) {
+  const LayerSpec spec = small::spec();
+  const LayerWeights weights = draw_weights(spec, Numbers::noisy, 3);
+  const Layer layer = layer_of(spec, weights);
+  const testing::DrawnCall drawn = draw_call(spec, Numbers::noisy, {.tokens = 11}, 9);
+  const LayerCall call{.hidden = drawn.hidden};
+  const Results want = run_on_host(layer, call);
+  for (const int at_once : {1, 4})
+    expect_same(CardCall(layer, call, at_once).run(), want, std::to_string(at_once) + " at once");
+  CardCall block(layer, call);
+  block.call().experts_out = block.call().shared_out = block.call().topk_weights = nullptr;
+  block.call().topk_ids = nullptr;
+  EXPECT_TRUE(on_card::same_bits(block.run().block_out, want.block_out));
+  CardCall experts(layer, call);
+  experts.call().block_out = experts.call().shared_out = nullptr;
+  EXPECT_TRUE(on_card::same_bits(experts.run().experts_out, want.experts_out));
+  CardCall shared(layer, call);
+  shared.call().block_out = shared.call().experts_out = nullptr;
+  EXPECT_TRUE(on_card::same_bits(shared.run().shared_out, want.shared_out));
+}
+
+TEST_F(DeviceCallTest, AGraphReplayedOnOtherNumbers) {
+  const LayerSpec spec = small::spec();
+  const LayerWeights weights = draw_weights(spec, Numbers::noisy, 3);
+  const Layer layer = layer_of(spec, weights);
+  const testing::DrawnCall first = draw_call(spec, Numbers::noisy, {.tokens = 20}, 9),
+                           second = draw_call(spec, Numbers::noisy, {.tokens = 20}, 10);
+  CardCall on_card(layer, {.hidden = first.hidden});
+  const on_card::Stream stream;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t replayed = nullptr;
+  on_card::check(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal));
+  on_card.enqueue(stream.get());
+  on_card::check(cudaStreamEndCapture(stream.get(), &graph));
+  on_card::check(cudaGraphInstantiate(&replayed, graph, 0));
+  for (const testing::DrawnCall* drawn : {&first, &second, &first}) {
+    on_card.poison();
+    on_card.write_hidden(drawn->rows);
+    on_card::check(cudaDeviceSynchronize());
+    on_card::check(cudaGraphLaunch(replayed, stream.get()));
+    stream.wait();
+    expect_same(on_card.read(), run_on_host(layer, {.hidden = drawn->hidden}), "a graph");
+  }
+  cudaGraphExecDestroy(replayed);
+  cudaGraphDestroy(graph);
+}
+
+TEST_F(DeviceCallTest, RowsWithAStride) {
+  const LayerSpec spec = small::spec();
+  const LayerWeights weights = draw_weights(spec, Numbers::noisy, 3);
+  const Layer layer = layer_of(spec, weights);
+  for (const std::ptrdiff_t gap : {2, 64}) {
+    testing::DrawnCall drawn = draw_call(spec, Numbers::noisy, {.tokens = 6}, 9);
+    const auto row = static_cast<std::size_t>(drawn.hidden.row_stride);
+    std::vector<std::byte> apart(6 * (row + static_cast<std::size_t>(gap)), std::byte{0xFF});
+    for (std::size_t t = 0; t < 6; ++t)
+      std::copy_n(drawn.rows.begin() + static_cast<std::ptrdiff_t>(t * row), row,
+                  apart.begin() + static_cast<std::ptrdiff_t>(t * (row + static_cast<std::size_t>(gap))));
+    const Results want = run_on_host(layer, {.hidden = drawn.hidden});
+    RowsView view = drawn.hidden;
+    view.data = apart.data();
+    view.row_stride += gap;
+    expect_same(CardCall(layer, {.hidden = view}).run(), want, "stride");
+  }
+}
+
+TEST_F(DeviceCallTest, Refusals) {
+  const LayerSpec spec = small::spec();
+  LayerWeights weights = draw_weights(spec, Numbers::noisy, 3);
+  const Layer layer = layer_of(spec, weights);
+  const testing::DrawnCall drawn = draw_call(spec, Numbers::noisy, {.tokens = 4}, 9);
+  const auto refused = [&](std::string_view code, auto change) {
+    CardCall on_card(layer, {.hidden = drawn.hidden});
+    change(on_card.call());
+    small::expect_error(code, [&] { on_card.enqueue(nullptr); });
+  };
+  refused("workspace_too_small", [](DeviceCall& c) { c.workspace = c.workspace.first(256); });
+  refused("bad_workspace", [](DeviceCall& c) { c.workspace = c.workspace.subspan(64); });
+  refused("bad_hidden", [](DeviceCall& c) { c.hidden.width = 95; });
+  refused("bad_hidden", [](DeviceCall& c) { c.hidden.data += 1; });
+  refused("bad_hidden", [](DeviceCall& c) { c.hidden.row_stride += 1; });
+  refused("bad_routing", [](DeviceCall& c) { c.routing.ids = c.topk_ids; });
+  refused("bad_routing", [](DeviceCall& c) {
+    c.router_logits = c.topk_weights;
+    c.routing = {c.topk_ids, c.topk_weights, 4, 3};
+  });
+  refused("bad_routing", [](DeviceCall& c) { c.routing = {c.topk_ids, c.topk_weights, 4, 2}; });
+  weights.router.weight.reset();
+  const Layer without = layer_of(spec, weights);
+  small::expect_error("no_router", [&] { CardCall(without, {.hidden = drawn.hidden}).enqueue(nullptr); });
+  small::expect_error("not_planned", [&] {
+    const std::array<std::int32_t, 8> counts{};
+    layer.enqueue_rows({.hidden = {nullptr, DType::bf16, 0, 96, 0}, .counts = counts.data()});
+  });
+}
+
+TEST_F(DeviceCallTest, ALargerRouterTakesGivenIds) {
+  LayerSpec spec = small::spec();
+  spec.shared.reset();
+  spec.routed.experts = spec.router.experts = 1100;
+  spec.routed.local_experts = 8;
+  std::vector<std::int32_t> map(1100, -1);
+  for (int e = 0; e < 8; ++e) map[static_cast<std::size_t>(e * 137)] = e;
+  const Layer layer(small::plan_for(spec, std::string(backend().name)), draw_weights(spec, Numbers::noisy, 3),
+                    {.expert_map = map, .executor = make_thread_team(1)});
+  const testing::DrawnCall drawn = draw_call(spec, Numbers::noisy, {.tokens = 4}, 9);
+  CardCall own(layer, {.hidden = drawn.hidden});
+  small::expect_error("router_too_large", [&] { own.enqueue(nullptr); });
+  LayerCall call = host_call(drawn, 3);
+  const std::vector<std::int32_t> ids = {0, 137, 5, 274, 411, 1099, 959, 822, 1, 548, 2000, -5};
+  call.routing.ids = ids.data();
+  expect_same(CardCall(layer, call).run(), run_on_host(layer, call), "given ids");
+}
+
+}  // namespace
+}  // namespace sluice
