@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times whole layers of cuda.mma on the card, everything in the card's memory, calls in a CUDA graph: routed
+// Times whole layers of a card's backend, everything in the card's memory, calls in a CUDA graph: routed
 // experts with given ids, or all of a layer from its router's logits through the public interface. Every call
 // has a routing of its own and layers take turns, so weights are not in L2 from the call before (at one token
 // a layer of gpt-oss nearly fits it). One JSON line a result, in the form of bench/results.
 //
-//   bench_cuda_layer --shape gpt-oss-120b --format mxfp4 --tokens 1,16,256 [--routing zipf] [--calls 16]
+//   bench_cuda_layer [--backend cuda.decode] --shape gpt-oss-120b --format mxfp4 --tokens 1,16,256
+//                    [--routing zipf] [--calls 16]
 //                    [--group 32] [--from logits] [--seconds 0.2] [--once] [--check]
 //
 // --group: columns that share a scale, of integers; 128 where it is left out.
@@ -42,7 +43,8 @@ constexpr double kReadGbps = 4650, kBf16Gflops = 870e3;
 constexpr int kDistinctExperts = 4, kLayers = 2;
 
 struct Options {
-  std::string shape = "gpt-oss-120b", format = "mxfp4", routing = "uniform", from = "ids";
+  std::string backend = "cuda.decode", shape = "gpt-oss-120b", format = "mxfp4", routing = "uniform",
+              from = "ids";
   std::vector<int> tokens = {1, 4, 16, 64, 256, 1024, 4096};
   int calls = 16, group = 128;
   double seconds = 0.2;
@@ -59,7 +61,9 @@ Options parse(int count, char** arguments) {
     }
     if (i + 1 >= count) throw std::runtime_error(name + " needs a value");
     const std::string value = arguments[++i];
-    if (name == "--shape")
+    if (name == "--backend")
+      o.backend = value;
+    else if (name == "--shape")
       o.shape = value;
     else if (name == "--format")
       o.format = value;
@@ -338,16 +342,16 @@ class Bench {
     const double floor = std::max(1e-3 * bytes / kReadGbps, 1e-3 * flops / kBf16Gflops);
     const double median = times[times.size() / 2];
     fmt::print(
-        "{{\"schema\": \"sluice.bench/1\", \"backend\": \"cuda.mma\", \"shape\": \"{}\", \"format\": \"{}\", "
+        "{{\"schema\": \"sluice.bench/1\", \"backend\": \"{}\", \"shape\": \"{}\", \"format\": \"{}\", "
         "\"from\": \"{}\", \"routing\": \"{}\", \"tokens\": {}, \"median_us\": {:.2f}, \"p10_us\": {:.2f}, "
         "\"p90_us\": {:.2f}, "
         "\"best_us\": {:.2f}, \"windows\": {}, \"experts_hit\": {:.1f}, \"bytes\": {:.0f}, \"flops\": "
         "{:.0f}, "
         "\"floor_us\": {:.2f}, \"share_of_floor\": {:.3f}, \"tb_per_s\": {:.2f}, \"tflops\": {:.1f}, "
         "\"sm_clock\": {}}}\n",
-        o_.shape, storage_text(spec().formats), o_.from, o_.routing, tokens, median, times[times.size() / 10],
-        times[times.size() * 9 / 10], times[0], times.size(), experts, bytes, flops, floor, floor / median,
-        1e-6 * bytes / median, 1e-6 * flops / median, sm_clock());
+        o_.backend, o_.shape, storage_text(spec().formats), o_.from, o_.routing, tokens, median,
+        times[times.size() / 10], times[times.size() * 9 / 10], times[0], times.size(), experts, bytes, flops,
+        floor, floor / median, 1e-6 * bytes / median, 1e-6 * flops / median, sm_clock());
   }
 
   /// Of one expert, as files have it.
@@ -448,7 +452,7 @@ int main(int count, char** arguments) {
   try {
     const sluice::Options options = sluice::parse(count, arguments);
     for (const sluice::Backend* backend : sluice::backends())
-      if (backend->name == "cuda.mma") sluice::Bench(options, *backend).run();
+      if (backend->name == options.backend) sluice::Bench(options, *backend).run();
   } catch (const std::exception& e) {
     std::fprintf(stderr, "bench_cuda_layer: %s\n", e.what());
     return 1;

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // cuda.mma: experts on any card from SM80 up. Weights stay quantised in the card's memory and become bf16
 // exactly in registers; inputs and intermediates are sums of bf16 that lose nothing; sums are float32.
+// cuda.decode is that with a kernel for few tokens beside, which computes a layer of 4-bit weights in one
+// launch on cards with bulk copies. The two kernels sum in different orders, so a token's bits depend on
+// which of them its batch takes.
 #include <algorithm>
 #include <cmath>
 
 #include "experts/backend.h"
 #include "experts/cuda/common/layout.h"
+#include "experts/cuda/mma/small.h"
 #include "experts/cuda/mma/table.h"
 
 namespace sluice {
 
 extern const Backend kCudaMma;
+extern const Backend kCudaDecode;
 
 namespace {
 
@@ -22,24 +27,47 @@ constexpr double kBlockUs = 0.6;
 /// Starting and waiting; and the bus, which inputs and outputs cross in pageable memory.
 constexpr double kFixedUs = 30, kBusGbps = 10;
 
+/// The one launch, within a quarter from 1 to 64 tokens on three shapes.
+constexpr double kOneLaunchShareOfBandwidth = 0.62, kOneLaunchUs = 12;
+
 std::unique_ptr<PackedExperts> pack(const PackInput& input) { return cuda::kMmaTable->pack(kCudaMma, input); }
+
+std::unique_ptr<PackedExperts> pack_decode(const PackInput& input) {
+  return cuda::kMmaTable->pack(kCudaDecode, input);
+}
 
 std::int64_t packed_bytes(const ExpertsSpec& spec) {
   return cuda::expert_layout(spec).bytes * spec.local_experts;
 }
 
-double estimate_us(const ExpertsSpec& spec, const DeviceFacts& device, int tokens) {
+/// Bytes of the experts that so many tokens are expected to name.
+double touched_bytes(const ExpertsSpec& spec, int tokens) {
   const double missed = std::pow(1.0 - double(spec.top_k) / spec.experts, tokens);
-  const double experts = spec.local_experts * (1.0 - missed);
+  return spec.local_experts * (1.0 - missed) * double(cuda::expert_layout(spec).bytes);
+}
+
+double bus_us(const ExpertsSpec& spec, int tokens) { return 1e-3 * tokens * 6.0 * spec.hidden / kBusGbps; }
+
+double estimate_us(const ExpertsSpec& spec, const DeviceFacts& device, int tokens) {
   const double slots = double(tokens) * spec.top_k * spec.local_experts / spec.experts;
   const cuda::ExpertLayout layout = cuda::expert_layout(spec);
-  const double bytes = experts * double(layout.bytes);
   const double flops = 2 * slots * (spec.formats.gate ? 3.0 : 2.0) * spec.hidden * spec.intermediate;
-  const double memory_us = 1e-3 * bytes / (kShareOfBandwidth * std::max(device.read_gbps, 1.0));
+  const double memory_us =
+      1e-3 * touched_bytes(spec, tokens) / (kShareOfBandwidth * std::max(device.read_gbps, 1.0));
   const double arithmetic_us = 1e-3 * flops / (kShareOfPeak * std::max(device.peak_gflops, 1.0));
   const double chain_us = kBlockUs * (layout.up.k_blocks + layout.down.k_blocks);
-  const double bus_us = 1e-3 * tokens * 6.0 * spec.hidden / kBusGbps;
-  return kFixedUs + std::max(chain_us, memory_us + arithmetic_us) + bus_us;
+  return kFixedUs + std::max(chain_us, memory_us + arithmetic_us) + bus_us(spec, tokens);
+}
+
+double estimate_decode_us(const ExpertsSpec& spec, const DeviceFacts& device, int tokens) {
+  const cuda::ExpertLayout layout = cuda::expert_layout(spec);
+  const double grouped = estimate_us(spec, device, tokens);
+  if (!cuda::is_small(layout, {.tokens = tokens, .top_k = spec.top_k, .local_experts = spec.local_experts}))
+    return grouped;
+  const double one =
+      kOneLaunchUs + bus_us(spec, tokens) +
+      1e-3 * touched_bytes(spec, tokens) / (kOneLaunchShareOfBandwidth * std::max(device.read_gbps, 1.0));
+  return std::min(one, grouped);
 }
 
 std::size_t workspace_bytes(const PackedExperts& packed, int tokens, int workers) {
@@ -60,10 +88,29 @@ constexpr Kernel kKernels[] = {
      .run = run},
 };
 
+constexpr Kernel kDecodeKernels[] = {
+    {.name = "one_launch_or_grouped",
+     .tokens = {},
+     .estimate_us = estimate_decode_us,
+     .workspace_bytes = workspace_bytes,
+     .run = run},
+};
+
 std::span<const Kernel> kernels() {
   if (cuda::kMmaTable == nullptr) return {};
   return kKernels;
 }
+
+std::span<const Kernel> decode_kernels() {
+  if (cuda::kMmaTable == nullptr) return {};
+  return kDecodeKernels;
+}
+
+constexpr auto kFeatures =
+    Features::set<feature::GateUpBias, feature::DownBias, feature::Limit, feature::Slope, feature::Shift,
+                  feature::Saturation, feature::ExpertMap, feature::WeightOnInput, feature::SharedExpert,
+                  feature::ZeroPoints, feature::ActOrder>();
+constexpr IntegerGroups kGroups{.multiple = 32, .whole_row = true};
 
 }  // namespace
 
@@ -76,15 +123,27 @@ constinit const Backend kCudaMma{
                              format::Fp8Channel, format::Fp8Tensor, format::Mxfp8, format::Int2, format::Int3,
                              format::Int4, format::Int5, format::Int6, format::Int7, format::Int8>(),
             .activations = Activations::everything(),
-            .features =
-                Features::set<feature::GateUpBias, feature::DownBias, feature::Limit, feature::Slope,
-                              feature::Shift, feature::Saturation, feature::ExpertMap, feature::WeightOnInput,
-                              feature::SharedExpert, feature::ZeroPoints, feature::ActOrder>(),
+            .features = kFeatures,
             .calls = CallModes::set<call::Contiguous, call::Batched, call::BatchInvariant>(),
-            .integer_groups = {.multiple = 32, .whole_row = true}},
+            .integer_groups = kGroups},
     .pack = pack,
     .packed_bytes = packed_bytes,
     .kernels = kernels,
+    .on_device = on_device,
+};
+
+constinit const Backend kCudaDecode{
+    .name = "cuda.decode",
+    .can = {.device = DeviceKinds::of<device::Cuda>(),
+            .uses = InstructionList::set<instruction::CpAsync, instruction::MmaBf16, instruction::Tma>(),
+            .weights = Formats::set<format::Mxfp4, format::Nvfp4, format::Int2, format::Int3, format::Int4>(),
+            .activations = Activations::everything(),
+            .features = kFeatures,
+            .calls = CallModes::set<call::Contiguous, call::Batched>(),
+            .integer_groups = kGroups},
+    .pack = pack_decode,
+    .packed_bytes = packed_bytes,
+    .kernels = decode_kernels,
     .on_device = on_device,
 };
 

@@ -5,12 +5,20 @@
 
 #include "experts/cuda/common/column_order.h"
 #include "experts/cuda/common/repack.h"
+#include "experts/cuda/mma/decode.h"
 
 namespace sluice::cuda {
 
 Packed::Packed(const Backend& packed_by, const ExpertsSpec& packed_spec, const ExpertLayout& packed_as,
                DeviceMemory weights)
-    : PackedExperts(packed_by, packed_spec), layout(packed_as), memory(std::move(weights)) {}
+    : PackedExperts(packed_by, packed_spec),
+      layout(packed_as),
+      one_launch(packed_by.can.uses.has(InstructionList::of<instruction::Tma>())),
+      memory(std::move(weights)) {
+  if (!one_launch) return;
+  counters = allocate(sizeof(DecodeCounters));
+  check(cudaMemset(counters.get(), 0, sizeof(DecodeCounters)), "zeroing counters");
+}
 
 Packed::~Packed() = default;
 

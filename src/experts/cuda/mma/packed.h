@@ -20,7 +20,9 @@ class Packed : public PackedExperts {
   int device() const { return memory.get_deleter().device; }
 
   const ExpertLayout layout;
-  DeviceMemory memory;  // [local_experts, layout.bytes]
+  const bool one_launch;  // calls of few tokens take one launch, where there is code for that
+  DeviceMemory memory;    // [local_experts, layout.bytes]
+  DeviceMemory counters;  // DecodeCounters; none without one_launch
 };
 
 /// Repacks on the processor, one expert at a time, and copies.

@@ -27,8 +27,10 @@ cudaError_t start_grid(const void* function, const void* argument, dim3 grid, co
   return cudaLaunchKernelExC(&config, function, arguments);
 }
 
-cudaError_t start_everywhere(const void* function, const void* argument, const BlockShape& block,
-                             cudaStream_t stream) {
+namespace {
+
+/// Lets a function have the shared memory that it asks for, and makes its grid as large as the card holds.
+cudaError_t whole_card(const void* function, const BlockShape& block, dim3& grid) {
   // The limit is the function's, and other threads set it too: to what one block can have.
   int device = 0, most = 0, processors = 0, blocks = 0;
   cudaError_t error = cudaGetDevice(&device);
@@ -43,9 +45,35 @@ cudaError_t start_everywhere(const void* function, const void* argument, const B
     error = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, dynamic);
   if (error == cudaSuccess)
     error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, block.threads, block.shared);
-  if (error != cudaSuccess) return error;
-  const dim3 grid(static_cast<unsigned>(std::max(blocks, 1) * processors));
+  grid = dim3(static_cast<unsigned>(std::max(blocks, 1) * processors));
+  return error;
+}
+
+}  // namespace
+
+cudaError_t start_everywhere(const void* function, const void* argument, const BlockShape& block,
+                             cudaStream_t stream) {
+  dim3 grid;
+  if (const cudaError_t error = whole_card(function, block, grid); error != cudaSuccess) return error;
   return start_grid(function, argument, grid, block, stream, After::ours);
+}
+
+cudaError_t start_together(const void* function, const void* argument, const BlockShape& block,
+                           cudaStream_t stream) {
+  dim3 grid;
+  if (const cudaError_t error = whole_card(function, block, grid); error != cudaSuccess) return error;
+  cudaLaunchAttribute together{};
+  together.id = cudaLaunchAttributeCooperative;
+  together.val.cooperative = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(block.threads));
+  config.dynamicSmemBytes = block.shared;
+  config.stream = stream;
+  config.attrs = &together;
+  config.numAttrs = 1;
+  void* arguments[] = {const_cast<void*>(argument)};
+  return cudaLaunchKernelExC(&config, function, arguments);
 }
 
 }  // namespace sluice::cuda

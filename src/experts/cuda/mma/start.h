@@ -26,4 +26,8 @@ cudaError_t start_grid(const void* function, const void* argument, dim3 grid, co
 cudaError_t start_everywhere(const void* function, const void* argument, const BlockShape& block,
                              cudaStream_t stream);
 
+/// The same for kernels whose blocks wait for each other.
+cudaError_t start_together(const void* function, const void* argument, const BlockShape& block,
+                           cudaStream_t stream);
+
 }  // namespace sluice::cuda

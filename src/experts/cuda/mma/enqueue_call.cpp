@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experts/cuda/mma/enqueue_call.h"
+
+#include "experts/cuda/mma/places.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int round_up(int value, int to) { return (value + to - 1) / to * to; }
+
+/// Terms that hold an input of this type exactly. F16 needs two; there are kernels for one and three.
+int terms_of(DType dtype, bool weighted) { return weighted || dtype != DType::bf16 ? kMostTerms : 1; }
+
+/// The product that reads rows.
+struct Reader {
+  int columns;
+  Storage storage;
+};
+
+Planes planes(Places& places, std::size_t rows, const Reader& reader, int terms) {
+  const int width = reader.columns;
+  const auto stride = static_cast<std::size_t>(round_up(width, terms == 1 ? 8 : kBlockColumns));
+  Planes p{.data = nullptr,
+           .plane = rows * stride,
+           .stride = stride,
+           .terms = terms,
+           .columns = round_up(width, 8),
+           .in_order = terms == 1 || is_integer(reader.storage)};
+  p.data = places.take<std::uint16_t>(p.plane * static_cast<std::size_t>(terms));
+  return p;
+}
+
+}  // namespace
+
+Buffers lay_out(const Call& call, std::byte* memory) {
+  const ExpertsSpec& spec = call.spec();
+  const std::size_t slots = call.slots();
+  Places places(memory);
+  Buffers b{};
+  const ExpertLayout& layout = call.packed.layout;
+  const std::size_t rows = call.apart() ? slots : static_cast<std::size_t>(call.card.input.rows);
+  b.input = planes(places, rows, {call.hidden(), layout.up.storage},
+                   terms_of(call.card.input.dtype, call.weighted()));
+  b.mid = planes(places, slots, {call.intermediate(), layout.down.storage}, kMostTerms);
+  b.down = places.take<float>(slots * static_cast<std::size_t>(spec.hidden));
+  b.local = places.take<std::int32_t>(slots);
+  b.positions = places.take<std::int32_t>(slots);
+  b.rows = places.take<std::int32_t>(slots);
+  b.counts = places.take<std::int32_t>(2 * kWidths);
+  b.most_tiles = most_tiles(static_cast<int>(slots), spec.local_experts);
+  b.tiles = places.take<Tile>(std::size_t{2} * kWidths * static_cast<std::size_t>(b.most_tiles));
+  b.bytes = places.end();
+  return b;
+}
+
+Planes stage_input(const Call& call, const Buffers& b) {
+  const RowsView& input = call.card.input;
+  if (call.as_given())
+    return {.data = reinterpret_cast<std::uint16_t*>(const_cast<std::byte*>(input.data)),
+            .plane = 0,
+            .stride = static_cast<std::size_t>(input.row_stride) / 2,
+            .terms = 1,
+            .columns = call.spec().hidden,
+            .in_order = true};
+  const ExpertLayout& layout = call.packed.layout;
+  check(stage({.rows = input.data,
+               .row_stride = input.row_stride,
+               .dtype = input.dtype,
+               .width = call.hidden(),
+               .count = call.apart() ? static_cast<int>(call.slots()) : input.rows,
+               .slots_per_row = call.apart() ? call.card.top_k : 1,
+               .weights = call.weighted() ? call.card.weights : nullptr,
+               .out = b.input,
+               .local = call.gathered() || call.card.unowned == Unowned::untouched ? b.local : nullptr,
+               .orders = call.gathered() ? call.packed.memory.get() + layout.order : nullptr,
+               .expert_bytes = layout.bytes},
+              call.card.stream),
+        "staging inputs");
+  return b.input;
+}
+
+Product up_product(const Call& call, const Buffers& b, const Planes& input) {
+  const ExpertsSpec& spec = call.spec();
+  const ExpertLayout& layout = call.packed.layout;
+  return {.experts = call.packed.memory.get(),
+          .expert_bytes = layout.bytes,
+          .weights = layout.up,
+          .input = input,
+          .slots = b.positions,
+          .rows = call.apart() ? b.positions : b.rows,
+          .tiles = nullptr,
+          .tile_count = nullptr,
+          .down = false,
+          .epilogue = {.activation = spec.activation,
+                       .params = spec.params,
+                       .mid = b.mid,
+                       .out = b.down,
+                       .out_stride = static_cast<std::size_t>(spec.hidden)}};
+}
+
+Product down_product(const Call& call, const Buffers& b, const Product& up) {
+  Product down = up;
+  down.weights = call.packed.layout.down;
+  down.input = b.mid;
+  down.rows = nullptr;
+  down.down = true;
+  return down;
+}
+
+}  // namespace sluice::cuda

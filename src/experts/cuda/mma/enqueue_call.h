@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the ways of computing a call share: its sizes, its part of the workspace, and its products.
+#pragma once
+
+#include "experts/cuda/mma/enqueue.h"
+#include "experts/cuda/mma/multiply.h"
+#include "experts/cuda/mma/small.h"
+
+namespace sluice::cuda {
+
+struct Call {
+  const Packed& packed;
+  const CardCall& card;
+
+  const ExpertsSpec& spec() const { return packed.spec; }
+  std::size_t slots() const {
+    return static_cast<std::size_t>(card.input.rows) * static_cast<std::size_t>(card.top_k);
+  }
+  bool weighted() const { return spec().weight_on_input; }
+  bool gathered() const { return packed.layout.gathered != 0; }
+  /// Every slot has an input of its own.
+  bool apart() const { return weighted() || gathered(); }
+  /// Columns of the up product, and what it makes.
+  int hidden() const { return gathered() ? packed.layout.gathered : spec().hidden; }
+  int intermediate() const { return packed.layout.up.rows; }
+  /// Rows that copies of 16 bytes can read as they are.
+  bool as_given() const {
+    return !apart() && card.input.dtype == DType::bf16 && spec().hidden % 8 == 0 &&
+           card.input.row_stride % 16 == 0 && reinterpret_cast<std::uintptr_t>(card.input.data) % 16 == 0;
+  }
+};
+
+struct Buffers {
+  Planes input, mid;
+  float* down;              // [slots, hidden]
+  std::int32_t* local;      // [slots]
+  std::int32_t* positions;  // [slots]
+  std::int32_t* rows;       // [slots]
+  std::int32_t* counts;     // [2, kWidths]
+  Tile* tiles;              // [2, kWidths, most_tiles]
+  int most_tiles;
+  std::size_t bytes;
+};
+
+/// Places in the call's workspace; without memory they are only counted.
+Buffers lay_out(const Call& call, std::byte* memory);
+
+/// The input as the products read it: as it was given, or staged. Staging reads b.local for what is gathered
+/// or leaves rows untouched.
+Planes stage_input(const Call& call, const Buffers& b);
+
+/// The two products, without their lists.
+Product up_product(const Call& call, const Buffers& b, const Planes& input);
+Product down_product(const Call& call, const Buffers& b, const Product& up);
+
+/// Everything in one launch, for few tokens (decode.cuh): whether the call can be computed so, and that.
+bool fits_one_launch(const Call& call);
+void enqueue_one_launch(const Call& call, const Buffers& b);
+
+}  // namespace sluice::cuda

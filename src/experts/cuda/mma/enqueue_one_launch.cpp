@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// A call of few tokens in one launch.
+#include <algorithm>
+
+#include "experts/cuda/mma/decode.h"
+#include "experts/cuda/mma/enqueue_call.h"
+#include "experts/cuda/mma/start.h"
+
+namespace sluice::cuda {
+namespace {
+
+DecodeKernel kernel_for(const Call& call) {
+  const ExpertLayout& layout = call.packed.layout;
+  return decode_kernel(layout.up.storage, std::max(layout.up.k_blocks, layout.down.k_blocks));
+}
+
+}  // namespace
+
+DecodeKernel decode_kernel(Storage storage, int k_blocks) {
+  switch (storage) {
+    case Storage::fp4_e8m0:
+      return decode_fp4_e8m0(k_blocks);
+    case Storage::fp4_e4m3:
+      return decode_fp4_e4m3(k_blocks);
+    case Storage::int4_g32:
+      return decode_int4_g32(k_blocks);
+    case Storage::int4_g128:
+      return decode_int4_g128(k_blocks);
+    default:
+      return {};
+  }
+}
+
+bool fits_one_launch(const Call& call) {
+  if (call.card.unowned == Unowned::untouched ||
+      !is_small(call.packed.layout, {.tokens = call.card.input.rows,
+                                     .top_k = call.card.top_k,
+                                     .local_experts = call.spec().local_experts}))
+    return false;
+  const DecodeKernel kernel = kernel_for(call);
+  if (kernel.function == nullptr) return false;
+  // A card of another kind may run PTX for SM80, in which the kernel is empty.
+  cudaFuncAttributes attributes{};
+  check(cudaFuncGetAttributes(&attributes, kernel.function), "looking at a kernel");
+  return attributes.ptxVersion >= 90;
+}
+
+void enqueue_one_launch(const Call& call, const Buffers& b) {
+  const ExpertsSpec& spec = call.spec();
+  const Product up = up_product(call, b, stage_input(call, b));
+  const Decode decode{.ids = call.card.ids,
+                      .expert_map = call.card.expert_map,
+                      .slots = static_cast<int>(call.slots()),
+                      .top_k = call.card.top_k,
+                      .experts = spec.experts,
+                      .local_experts = spec.local_experts,
+                      .rows_are_slots = call.apart(),
+                      .products = {up, down_product(call, b, up)},
+                      .counters = reinterpret_cast<DecodeCounters*>(call.packed.counters.get()),
+                      .weights = call.weighted() ? nullptr : call.card.weights,
+                      .tokens = call.card.input.rows,
+                      .width = spec.hidden,
+                      .out = call.card.output};
+  const DecodeKernel kernel = kernel_for(call);
+  check(start_together(kernel.function, &decode, {kDecodeThreads, kernel.shared}, call.card.stream),
+        "starting a layer");
+}
+
+}  // namespace sluice::cuda
