@@ -372,6 +372,7 @@ __device__ void set_up(const Decode& d, DecodeShared<kStorage, kSlice>& shared) 
     init_barrier(shared_address(&shared.parts_empty[thread]), kLanes);
   }
   show_to_copies();
+  __syncthreads();
   wait_for_earlier();
   if (thread == kDecodeThreads - 1)
     shared.ready = d.counters->ready[atomicAdd(&d.counters->arrivals, 1ull) / gridDim.x % 2];
