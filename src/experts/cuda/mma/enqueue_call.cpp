@@ -15,17 +15,19 @@ int terms_of(DType dtype, bool weighted) { return weighted || dtype != DType::bf
 struct Reader {
   int columns;
   Storage storage;
+  bool few;  // tokens
 };
 
 Planes planes(Places& places, std::size_t rows, const Reader& reader, int terms) {
   const int width = reader.columns;
-  const auto stride = static_cast<std::size_t>(round_up(width, terms == 1 ? 8 : kBlockColumns));
+  const bool in_order = is_integer(reader.storage) || (terms == 1 && reader.few);
+  const auto stride = static_cast<std::size_t>(round_up(width, in_order && terms == 1 ? 8 : kBlockColumns));
   Planes p{.data = nullptr,
            .plane = rows * stride,
            .stride = stride,
            .terms = terms,
            .columns = round_up(width, 8),
-           .in_order = terms == 1 || is_integer(reader.storage)};
+           .in_order = in_order};
   p.data = places.take<std::uint16_t>(p.plane * static_cast<std::size_t>(terms));
   return p;
 }
@@ -39,9 +41,10 @@ Buffers lay_out(const Call& call, std::byte* memory) {
   Buffers b{};
   const ExpertLayout& layout = call.packed.layout;
   const std::size_t rows = call.apart() ? slots : static_cast<std::size_t>(call.card.input.rows);
-  b.input = planes(places, rows, {call.hidden(), layout.up.storage},
+  const bool few = call.card.input.rows <= kFewTokens;
+  b.input = planes(places, rows, {call.hidden(), layout.up.storage, few},
                    terms_of(call.card.input.dtype, call.weighted()));
-  b.mid = planes(places, slots, {call.intermediate(), layout.down.storage}, kMostTerms);
+  b.mid = planes(places, slots, {call.intermediate(), layout.down.storage, few}, kMostTerms);
   b.down = places.take<float>(slots * static_cast<std::size_t>(spec.hidden));
   b.local = places.take<std::int32_t>(slots);
   b.positions = places.take<std::int32_t>(slots);

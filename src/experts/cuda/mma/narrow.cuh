@@ -132,11 +132,12 @@ class Ring {
 /// What eight tokens, or four, give to a step: products with a term each; or one with the first two terms of
 /// a token in neighbouring columns and one with the last, which up to four tokens take two of instead of
 /// three.
-enum class Spread { one_term, three_terms, pairs };
+enum class Spread { one_term, one_term_in_lanes, three_terms, pairs };
 
-constexpr int products(Spread spread) {
-  return spread == Spread::one_term ? 1 : spread == Spread::pairs ? 2 : 3;
+constexpr bool has_one_term(Spread spread) {
+  return spread == Spread::one_term || spread == Spread::one_term_in_lanes;
 }
+constexpr int products(Spread spread) { return has_one_term(spread) ? 1 : spread == Spread::pairs ? 2 : 3; }
 
 /// The B operands of half a block, for kTiles times eight tokens.
 template <Spread kSpread, int kTiles>
@@ -148,7 +149,7 @@ struct HalfInputs {
 /// lanes end up with one token instead of two lanes with two.
 template <Spread kSpread>
 __device__ int column_shift(int count) {
-  return kSpread == Spread::pairs || (kSpread == Spread::one_term && count <= 4) ? 1 : 0;
+  return kSpread == Spread::pairs || (has_one_term(kSpread) && count <= 4) ? 1 : 0;
 }
 
 /// Where a lane reads its part of the B operands. Columns beyond the tokens repeat the last one. Several
@@ -296,7 +297,8 @@ __device__ void multiply_strip(const Product& p, const TileStrip& at, Ring<kStor
 template <Storage kStorage>
 inline constexpr int kPairedTokens = value_bits(kStorage) < 16 ? 4 : 0;
 
-template <Storage kStorage, int kTerms>
+/// kInOrder: rows of one term lie as callers have them, not at place_of_column.
+template <Storage kStorage, int kTerms, bool kInOrder>
 __global__ void __launch_bounds__(kNarrowWarps* kLanes, value_bits(kStorage) == 16 && kTerms > 1 ? 1 : 2)
     multiply_narrow(const __grid_constant__ Product p) {
   extern __shared__ __align__(128) std::byte rings[];
@@ -311,7 +313,9 @@ __global__ void __launch_bounds__(kNarrowWarps* kLanes, value_bits(kStorage) == 
 #pragma unroll 1
   for (; turns.item < turns.end; turns.next()) {
     const TileStrip at(p, turns.item);
-    constexpr Spread kApart = kTerms == 1 ? Spread::one_term : Spread::three_terms;
+    constexpr Spread kApart = kTerms > 1 ? Spread::three_terms
+                              : kInOrder ? Spread::one_term
+                                         : Spread::one_term_in_lanes;
     if (kTerms > 1 && at.tile.count <= kPairedTokens<kStorage>)
       multiply_strip<kStorage, kTerms == 1 ? kApart : Spread::pairs, 1>(p, at, ring);
     else if (at.tile.count <= 8)

@@ -23,18 +23,26 @@ cudaError_t start_terms(const Product& product, cudaStream_t stream) {
   return cudaErrorInvalidValue;
 }
 
-template <Storage kStorage, int kTerms>
+template <Storage kStorage, int kTerms, bool kInOrder>
 cudaError_t start_narrow(const Product& product, cudaStream_t stream) {
-  return start_everywhere(reinterpret_cast<const void*>(multiply_narrow<kStorage, kTerms>), &product,
-                          {kNarrowWarps * kLanes, narrow_shared_bytes(kStorage)}, stream);
+  return start_everywhere(reinterpret_cast<const void*>(multiply_narrow<kStorage, kTerms, kInOrder>),
+                          &product, {kNarrowWarps * kLanes, narrow_shared_bytes(kStorage)}, stream);
+}
+
+template <Storage kStorage>
+cudaError_t start_any_narrow(const Product& product, cudaStream_t stream) {
+  if (product.input.terms > 1)
+    return start_narrow<kStorage, kMostTerms, is_integer(kStorage)>(product, stream);
+  if constexpr (!is_integer(kStorage))
+    if (!product.input.in_order) return start_narrow<kStorage, 1, false>(product, stream);
+  return start_narrow<kStorage, 1, true>(product, stream);
 }
 
 template <Storage kStorage>
 cudaError_t start_any(const Product& product, const Launch& launch) {
   switch (launch.width) {
     case 0:
-      return product.input.terms == 1 ? start_narrow<kStorage, 1>(product, launch.stream)
-                                      : start_narrow<kStorage, kMostTerms>(product, launch.stream);
+      return start_any_narrow<kStorage>(product, launch.stream);
     case 1:
       return start_terms<kStorage, 1>(product, launch.stream);
     case 2:

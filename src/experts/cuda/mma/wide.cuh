@@ -98,7 +98,7 @@ struct Share {
     const int from =
         step / kHalves * kBlockColumns + first_column(kStorage, 0, 2 * (step % kHalves)) + column;
     const bool there = from < p.input.columns;
-    const int place = W::kTerms == 1 || is_integer(kStorage) ? from : place_of_column(from);
+    const int place = is_integer(kStorage) ? from : place_of_column(from);
     const std::uint16_t* row[kRows];
 #pragma unroll
     for (int n = 0; n < kRows; ++n) row[n] = rows[thread / 8 + n * kRowStep] + (there ? place : 0);
