@@ -33,8 +33,8 @@ SLUICE_HD constexpr int place_of_column(int column) {
 inline constexpr int kPlaceOfLane = 8, kPlaceOfPiece = 32;  // of the lane's first column, and of eight more
 
 /// Rows as sums of bf16: term k of row r begins at data + k * plane + r * stride, in elements. `columns` are
-/// there, a multiple of 8; what is beyond is zero. Rows are in order where they meet integers, and where they are
-/// read as callers have them; the columns of others lie at place_of_column.
+/// there, a multiple of 8; what is beyond is zero. Rows are in order where they meet integers, and where they
+/// are read as callers have them; the columns of others lie at place_of_column.
 struct Planes {
   std::uint16_t* data;
   std::size_t plane, stride;
