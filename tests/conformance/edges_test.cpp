@@ -54,6 +54,16 @@ TEST_P(EdgesTest, RaggedShapes) {
         Problem(everything(format, shape), Numbers::exact, {.tokens = 6}).check(backend());
 }
 
+/// Few columns by many rows, and many by few, in both products: kernels that deal out columns to warps have
+/// warps without any, kernels that deal out rows have long shares, and rings of weights go around.
+TEST_P(EdgesTest, LongAndWideShapes) {
+  const auto declared = backend().can.weights;
+  const Format mxfp4 = Format::parse("mxfp4").value();
+  const Format format = declared.has(mxfp4) ? mxfp4 : members(declared).back();
+  for (const Shape shape : {Shape{128, 4096}, {2304, 256}})
+    Problem(everything(format, shape), Numbers::noisy, {.tokens = 7}).check(backend());
+}
+
 /// Every kernel range's ends and their neighbours.
 TEST_P(EdgesTest, TokenCountsAtTheEndsOfKernelRanges) {
   std::set<int> counts{0, 1, 2, 3};

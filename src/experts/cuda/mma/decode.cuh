@@ -92,28 +92,27 @@ class SliceRing {
   __device__ SliceRing(const Decode& d, Shared& shared)
       : d_(d), shared_(shared), items_(d.products[0], shared.lists.counts[0]) {}
 
-  /// Lane 0 alone: starts the copy of the next slice into a slot that nobody reads.
+  /// Lane 0 alone: starts the copy of the next slice, if there is one, into a slot that nobody reads.
+  /// Products of which the warp has no blocks have none.
   __device__ void fetch() {
-    if (product_ == 0 && items_.item >= items_.end) {
-      items_ = Items(d_.products[1], shared_.lists.counts[1]);
+    while (items_.item >= items_.end || slice_of(product_).count == 0) {
+      if (product_ == 1) return;
       product_ = 1;
+      items_ = Items(d_.products[1], shared_.lists.counts[1]);
       from_ = nullptr;
     }
-    if (items_.item >= items_.end) return;
     const Product& p = d_.products[product_];
-    const Slice slice(p);
-    if (slice.count > 0) {
-      const int warp = static_cast<int>(threadIdx.x) / kLanes;
-      if (from_ == nullptr)
-        from_ = p.experts + shared_.lists.tiles[product_][items_.tile].expert * p.expert_bytes +
-                p.weights.blocks +
-                (std::int64_t{items_.strip} * p.weights.k_blocks + slice.first) * block_bytes(kStorage);
-      copy_bulk(shared_address(shared_.rings[warp][fill_]), from_,
-                static_cast<std::uint32_t>(slice.count * block_bytes(kStorage)),
-                shared_address(&shared_.full[warp][fill_]));
-      fill_ = fill_ + 1 == kSlots ? 0 : fill_ + 1;
-      from_ += p.weights.k_blocks * block_bytes(kStorage);
-    }
+    const Slice slice = slice_of(product_);
+    const int warp = static_cast<int>(threadIdx.x) / kLanes;
+    if (from_ == nullptr)
+      from_ = p.experts + shared_.lists.tiles[product_][items_.tile].expert * p.expert_bytes +
+              p.weights.blocks +
+              (std::int64_t{items_.strip} * p.weights.k_blocks + slice.first) * block_bytes(kStorage);
+    copy_bulk(shared_address(shared_.rings[warp][fill_]), from_,
+              static_cast<std::uint32_t>(slice.count * block_bytes(kStorage)),
+              shared_address(&shared_.full[warp][fill_]));
+    fill_ = fill_ + 1 == kSlots ? 0 : fill_ + 1;
+    from_ += p.weights.k_blocks * block_bytes(kStorage);
     items_.next(p);
     if (items_.strip == 0) from_ = nullptr;
   }
@@ -135,6 +134,8 @@ class SliceRing {
   }
 
  private:
+  __device__ Slice slice_of(int product) const { return Slice(d_.products[product]); }
+
   const Decode& d_;
   Shared& shared_;
   // Lane 0's: what it fetches next, and where that is, unless it must be looked up.
