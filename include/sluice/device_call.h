@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls on tensors that are in a card's memory already, for a program that computes there.
 //
-// There are no CUDA headers here: `stream` is a cudaStream_t, which is a pointer, and null is the card's
-// default stream. Every other pointer is into the memory of the layer's card (DeviceFacts::index of the
+// There are no CUDA headers here: a cudaStream_t is a pointer to CUstream_st, and null is the card's default
+// stream. Every other pointer is into the memory of the layer's card (DeviceFacts::index of the
 // request that it was planned for), or memory that this card reads and writes, and so is `workspace`, at a
 // multiple of 256 bytes.
 //
@@ -20,10 +20,14 @@
 #include "sluice/routing.h"
 #include "sluice/tensor.h"
 
+struct CUstream_st;
+
 namespace sluice {
 
 /// LayerCall with everything on the card. Give `routing`, or `router_logits`, or neither (then the layer's
-/// own router runs on `hidden`). The outputs have the bits of Layer::run on the same numbers.
+/// own router runs on `hidden`). The outputs have the bits of Layer::run on the same numbers, if the layer's
+/// backend declares batch_invariant, or if both calls hand it as many tokens at a time; otherwise they agree
+/// within roundings.
 struct DeviceCall {
   RowsView hidden;                          // [tokens, hidden], elements at multiples of their size
   Routing routing = {};                     // optional: ids and weights as given
@@ -36,22 +40,23 @@ struct DeviceCall {
   std::int32_t* topk_ids = nullptr;         // optional: [tokens, top_k], as used
   float* topk_weights = nullptr;            // optional: [tokens, top_k], as used
   std::span<std::byte> workspace = {};      // device_workspace_bytes(n) splits the tokens n at a time
-  void* stream = nullptr;                   // cudaStream_t
+  CUstream_st* stream = nullptr;            // cudaStream_t
 };
 
 /// ExpertRows with everything on the card, the counts or offsets too: nobody on the host knows how many rows
 /// an expert has. Rows that no expert owns are neither read nor written. The plan's request must have asked
-/// for the mode. Row r of `output` has the bits of Layer::run_rows.
+/// for the mode. Row r of `output` has the bits of Layer::run_rows where the backend declares
+/// batch_invariant.
 struct DeviceRows {
   RowsView hidden;                        // [rows, hidden], elements at multiples of their size
-  const std::int32_t* offsets = nullptr;  // contiguous: [local_experts + 1]; ascending, or which rows are
-                                          // whose is undefined, but nothing outside is touched
-  const std::int32_t* counts = nullptr;   // batched: [local_experts], taken as 0 to max_tokens
-  int max_tokens = 0;                     // batched: hidden.rows is local_experts * max_tokens
-  const float* weights = nullptr;         // optional: [rows], on the input where the layer weights inputs
-  float* output = nullptr;                // [rows, hidden]
-  std::span<std::byte> workspace = {};    // device_rows_workspace_bytes(n) splits the rows n at a time
-  void* stream = nullptr;                 // cudaStream_t
+  const std::int32_t* offsets = nullptr;  // contiguous: [local_experts + 1]; ascending from 0, or which rows
+                                          // are whose is undefined, but nothing outside is touched
+  const std::int32_t* counts = nullptr;  // batched: [local_experts], taken as 0 to max_tokens
+  int max_tokens = 0;                    // batched: hidden.rows is local_experts * max_tokens
+  const float* weights = nullptr;        // optional: [rows], on the input where the layer weights inputs
+  float* output = nullptr;               // [rows, hidden]
+  std::span<std::byte> workspace = {};   // device_rows_workspace_bytes(n) splits the rows n at a time
+  CUstream_st* stream = nullptr;         // cudaStream_t
 };
 
 }  // namespace sluice

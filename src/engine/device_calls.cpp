@@ -16,10 +16,12 @@ namespace {
 
 constexpr std::uintptr_t kDeviceAlign = 256;
 
-void need(bool ok, std::string_view code, std::string_view what) {
+/// A call that is right makes no text.
+template <class... Args>
+void need(bool ok, std::string_view code, fmt::format_string<Args...> what, const Args&... args) {
   require(ok, ErrorKind::invalid_argument, [&] {
-    return ErrorInfo{
-        .code = std::string(code), .what = std::string(what), .todo = "See sluice/device_call.h"};
+    std::string text = fmt::vformat(what, fmt::make_format_args(args...));
+    return ErrorInfo{.code = std::string(code), .what = std::move(text), .todo = "See sluice/device_call.h"};
   });
 }
 
@@ -31,7 +33,7 @@ bool is_multiple(const void* pointer, std::uintptr_t of) {
 void check_alignment(const RowsView& hidden) {
   const int bytes = bits(hidden.dtype) / 8;
   need(is_multiple(hidden.data, static_cast<std::uintptr_t>(bytes)) && hidden.row_stride % bytes == 0,
-       "bad_hidden", fmt::format("hidden: elements of {} bytes do not lie at multiples of {}", bytes, bytes));
+       "bad_hidden", "hidden: elements of {} bytes do not lie at multiples of {}", bytes, bytes);
 }
 
 /// The largest count up to `wanted` with fits(count); 0 for none.
@@ -141,8 +143,8 @@ void PackedLayer::check(const DeviceRows& call) const {
   need(contiguous != (call.counts != nullptr), "bad_rows", "rows: give offsets or counts, one of the two");
   const std::int64_t room = std::int64_t{spec().routed.local_experts} * call.max_tokens;
   need(contiguous || (call.max_tokens >= 0 && room == call.hidden.rows), "bad_rows",
-       fmt::format("rows: {} experts with room for {} are not {} rows", spec().routed.local_experts,
-                   call.max_tokens, call.hidden.rows));
+       "rows: {} experts with room for {} are not {} rows", spec().routed.local_experts, call.max_tokens,
+       call.hidden.rows);
 }
 
 std::size_t PackedLayer::device_workspace_bytes(int tokens) const {

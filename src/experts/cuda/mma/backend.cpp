@@ -62,7 +62,9 @@ double estimate_us(const ExpertsSpec& spec, const DeviceFacts& device, int token
 double estimate_decode_us(const ExpertsSpec& spec, const DeviceFacts& device, int tokens) {
   const cuda::ExpertLayout layout = cuda::expert_layout(spec);
   const double grouped = estimate_us(spec, device, tokens);
-  if (!cuda::is_small(layout, {.tokens = tokens, .top_k = spec.top_k, .local_experts = spec.local_experts}))
+  // The build has the kernel for SM90 alone, which wgmma tells from newer ones.
+  if (!device.has.has(InstructionList::of<instruction::Wgmma>()) ||
+      !cuda::is_small(layout, {.tokens = tokens, .top_k = spec.top_k, .local_experts = spec.local_experts}))
     return grouped;
   const double one =
       kOneLaunchUs + bus_us(spec, tokens) +

@@ -86,8 +86,6 @@ class CardLayer : public DeviceLayer {
   const Constants on_card_;
 };
 
-cudaStream_t stream_of(const DeviceCall& call) { return static_cast<cudaStream_t>(call.stream); }
-
 Buffers CardLayer::lay_out(int tokens, std::byte* memory) const {
   const auto count = static_cast<std::size_t>(tokens);
   const std::size_t slots = count * static_cast<std::size_t>(spec_.routed.top_k);
@@ -136,7 +134,7 @@ Routing CardLayer::route(const DeviceCall& call, const Buffers& at) const {
                   .weight = on_card_.router,
                   .bias = on_card_.router_bias,
                   .out = own},
-                 stream_of(call)),
+                 call.stream),
           "starting the router");
     logits_in = own;
   }
@@ -152,7 +150,7 @@ Routing CardLayer::route(const DeviceCall& call, const Buffers& at) const {
                      .token_ids = call.token_ids,
                      .ids = ids,
                      .weights = weights},
-                    stream_of(call)),
+                    call.stream),
         "starting the routing");
   return {ids, weights, tokens, spec_.router.top_k};
 }
@@ -162,7 +160,7 @@ void CardLayer::copy_routing(const DeviceCall& call) const {
       static_cast<std::size_t>(call.hidden.rows) * static_cast<std::size_t>(call.routing.top_k) * 4;
   const auto copy = [&](void* to, const void* from) {
     if (to != nullptr && to != from)
-      check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_of(call)), "copying routing");
+      check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, call.stream), "copying routing");
   };
   copy(call.topk_ids, call.routing.ids);
   copy(call.topk_weights, call.routing.weights);
@@ -175,7 +173,7 @@ void CardLayer::add_shared(const DeviceCall& call, const Buffers& at, const floa
   if (shared_ == nullptr) {
     if (call.block_out != nullptr && call.block_out != routed_out)
       check(cudaMemcpyAsync(call.block_out, routed_out, count * sizeof(float), cudaMemcpyDeviceToDevice,
-                            stream_of(call)),
+                            call.stream),
             "copying results");
     return;
   }
@@ -186,9 +184,9 @@ void CardLayer::add_shared(const DeviceCall& call, const Buffers& at, const floa
                   .weight = on_card_.shared_gate,
                   .bias = nullptr,
                   .out = at.shared_weights},
-                 stream_of(call)),
+                 call.stream),
           "starting the shared expert's gate");
-  check(shared_lists({call.hidden.rows, gated, at.shared_ids, at.shared_weights}, stream_of(call)),
+  check(shared_lists({call.hidden.rows, gated, at.shared_ids, at.shared_weights}, call.stream),
         "starting the shared expert's gate");
   float* const shared_out = call.shared_out != nullptr ? call.shared_out : at.shared_out;
   cuda::enqueue(*shared_, {.input = call.hidden,
@@ -197,9 +195,9 @@ void CardLayer::add_shared(const DeviceCall& call, const Buffers& at, const floa
                            .weights = at.shared_weights,
                            .output = shared_out,
                            .workspace = at.in_turn,
-                           .stream = stream_of(call)});
+                           .stream = call.stream});
   if (call.block_out != nullptr)
-    check(add_blocks({routed_out, shared_out, call.block_out, count}, stream_of(call)), "starting the sum");
+    check(add_blocks({routed_out, shared_out, call.block_out, count}, call.stream), "starting the sum");
 }
 
 void CardLayer::enqueue(const DeviceCall& call) const {
@@ -215,7 +213,7 @@ void CardLayer::enqueue(const DeviceCall& call) const {
                             .expert_map = on_card_.expert_map,
                             .output = routed_out,
                             .workspace = at.in_turn,
-                            .stream = stream_of(call)});
+                            .stream = call.stream});
   if (call.block_out != nullptr || call.shared_out != nullptr) add_shared(call, at, routed_out);
 }
 
@@ -228,7 +226,7 @@ std::size_t CardLayer::rows_workspace_bytes(int rows) const {
 
 void CardLayer::enqueue_rows(const DeviceRows& call, RowRange part) const {
   const DeviceScope scope(routed_.device());
-  auto* const stream = static_cast<cudaStream_t>(call.stream);
+  cudaStream_t const stream = call.stream;
   Places places(call.workspace.data());
   auto* const ids = places.take<std::int32_t>(static_cast<std::size_t>(part.count));
   check(row_ids({.offsets = call.offsets,
@@ -259,7 +257,10 @@ void CardLayer::enqueue_rows(const DeviceRows& call, RowRange part) const {
 std::unique_ptr<DeviceLayer> on_device(const DeviceLayerInput& input) {
   const DeviceScope scope(input.device);
   const Constants sizes(input, nullptr);
-  return std::make_unique<CardLayer>(input, allocate(std::max<std::size_t>(sizes.bytes, 256)));
+  auto layer = std::make_unique<CardLayer>(input, allocate(std::max<std::size_t>(sizes.bytes, 256)));
+  // A copy of pageable memory may return before it has arrived, and calls come in streams that do not wait.
+  check(cudaStreamSynchronize(nullptr), "copying the router");
+  return layer;
 }
 
 }  // namespace sluice::cuda

@@ -3,6 +3,8 @@
 // and the ordered sum of a token's experts; or all of it in one launch.
 #include "experts/cuda/mma/enqueue.h"
 
+#include <algorithm>
+
 #include "experts/cuda/mma/enqueue_call.h"
 
 namespace sluice::cuda {
@@ -11,7 +13,8 @@ namespace {
 /// A class wide enough for twice the tokens that an expert has on average.
 int widest_class(const Call& call, int terms) {
   if (call.card.input.rows <= kFewTokens) return 0;
-  const std::int64_t twice = 2 * static_cast<std::int64_t>(call.slots()) / call.spec().local_experts;
+  const std::int64_t twice =
+      2 * static_cast<std::int64_t>(call.slots()) / std::max(1, call.spec().local_experts);
   int width = 1;
   while (width < widest(terms) && tile_tokens(width) < twice) ++width;
   return width;
@@ -93,7 +96,7 @@ void enqueue(const Packed& packed, const CardCall& card) {
   const Buffers b = lay_out(call, card.workspace);
   if (packed.one_launch && fits_one_launch(call)) return enqueue_one_launch(call, b);
   group_slots(call, b);
-  products(call, b, stage_input(call, b));
+  products(call, b, stage_input(call, b, After::ours));
   check(combine({.rows = b.down,
                  .local = b.local,
                  .weights = call.weighted() ? nullptr : card.weights,

@@ -56,7 +56,7 @@ Buffers lay_out(const Call& call, std::byte* memory) {
   return b;
 }
 
-Planes stage_input(const Call& call, const Buffers& b) {
+Planes stage_input(const Call& call, const Buffers& b, After after) {
   const RowsView& input = call.card.input;
   if (call.as_given())
     return {.data = reinterpret_cast<std::uint16_t*>(const_cast<std::byte*>(input.data)),
@@ -77,7 +77,7 @@ Planes stage_input(const Call& call, const Buffers& b) {
                .local = call.gathered() || call.card.unowned == Unowned::untouched ? b.local : nullptr,
                .orders = call.gathered() ? call.packed.memory.get() + layout.order : nullptr,
                .expert_bytes = layout.bytes},
-              call.card.stream),
+              call.card.stream, after),
         "staging inputs");
   return b.input;
 }

@@ -5,6 +5,7 @@
 #include "experts/cuda/mma/enqueue.h"
 #include "experts/cuda/mma/multiply.h"
 #include "experts/cuda/mma/small.h"
+#include "experts/cuda/mma/start.h"
 
 namespace sluice::cuda {
 
@@ -50,7 +51,7 @@ Buffers lay_out(const Call& call, std::byte* memory);
 
 /// The input as the products read it: as it was given, or staged. Staging reads b.local for what is gathered
 /// or leaves rows untouched.
-Planes stage_input(const Call& call, const Buffers& b);
+Planes stage_input(const Call& call, const Buffers& b, After after);
 
 /// The two products, without their lists.
 Product up_product(const Call& call, const Buffers& b, const Planes& input);

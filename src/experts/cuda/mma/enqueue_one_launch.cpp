@@ -39,15 +39,19 @@ bool fits_one_launch(const Call& call) {
     return false;
   const DecodeKernel kernel = kernel_for(call);
   if (kernel.function == nullptr) return false;
-  // A card of another kind may run PTX for SM80, in which the kernel is empty.
+  // A card of another kind may run PTX for SM80, in which the kernel is empty, or have less shared memory.
   cudaFuncAttributes attributes{};
+  int device = 0, most = 0;
   check(cudaFuncGetAttributes(&attributes, kernel.function), "looking at a kernel");
-  return attributes.ptxVersion >= 90;
+  check(cudaGetDevice(&device), "asking for the device");
+  check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+        "looking at the card");
+  return attributes.ptxVersion >= 90 && kernel.shared <= static_cast<std::size_t>(most);
 }
 
 void enqueue_one_launch(const Call& call, const Buffers& b) {
   const ExpertsSpec& spec = call.spec();
-  const Product up = up_product(call, b, stage_input(call, b));
+  const Product up = up_product(call, b, stage_input(call, b, After::everything));
   const Decode decode{.ids = call.card.ids,
                       .expert_map = call.card.expert_map,
                       .slots = static_cast<int>(call.slots()),

@@ -63,10 +63,10 @@ __global__ void __launch_bounds__(kMoveThreads) combine_rows(const __grid_consta
 
 }  // namespace
 
-cudaError_t stage(const Stage& stage, cudaStream_t stream) {
+cudaError_t stage(const Stage& stage, cudaStream_t stream, After after) {
   const dim3 grid(static_cast<unsigned>(stage.count));
   return start_grid(reinterpret_cast<const void*>(stage_rows), &stage, grid, {kMoveThreads, 0}, stream,
-                    After::ours);
+                    after);
 }
 
 cudaError_t combine(const Combine& combine, cudaStream_t stream) {

@@ -16,6 +16,7 @@
 #include "core/hd.h"
 #include "experts/cuda/common/layout.h"
 #include "experts/cuda/common/terms.h"
+#include "experts/cuda/mma/start.h"
 #include "sluice/spec.h"
 
 namespace sluice::cuda {
@@ -123,7 +124,7 @@ struct Stage {
   const std::byte* orders = nullptr;  // of the first expert; null: as they are
   std::int64_t expert_bytes = 0;      // to the next
 };
-cudaError_t stage(const Stage& stage, cudaStream_t stream);
+cudaError_t stage(const Stage& stage, cudaStream_t stream, After after);
 
 /// Token t is the sum, in order, of its slots' weights times their rows.
 struct Combine {

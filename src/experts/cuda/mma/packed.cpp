@@ -37,6 +37,8 @@ std::unique_ptr<PackedExperts> pack(const Backend& backend, const PackInput& inp
     done += layout.bytes;
     if (input.progress) input.progress(done, total);
   }
+  // A copy of pageable memory may return before it has arrived, and calls come in streams that do not wait.
+  check(cudaStreamSynchronize(nullptr), "copying weights");
   return packed;
 }
 
