@@ -51,12 +51,12 @@ struct DeviceRows {
   RowsView hidden;                        // [rows, hidden], elements at multiples of their size
   const std::int32_t* offsets = nullptr;  // contiguous: [local_experts + 1]; ascending from 0, or which rows
                                           // are whose is undefined, but nothing outside is touched
-  const std::int32_t* counts = nullptr;  // batched: [local_experts], taken as 0 to max_tokens
-  int max_tokens = 0;                    // batched: hidden.rows is local_experts * max_tokens
-  const float* weights = nullptr;        // optional: [rows], on the input where the layer weights inputs
-  float* output = nullptr;               // [rows, hidden]
-  std::span<std::byte> workspace = {};   // device_rows_workspace_bytes(n) splits the rows n at a time
-  CUstream_st* stream = nullptr;         // cudaStream_t
+  const std::int32_t* counts = nullptr;   // batched: [local_experts], taken as 0 to max_tokens
+  int max_tokens = 0;                     // batched: hidden.rows is local_experts * max_tokens
+  const float* weights = nullptr;         // optional: [rows], on the input where the layer weights inputs
+  float* output = nullptr;                // [rows, hidden]
+  std::span<std::byte> workspace = {};    // device_rows_workspace_bytes(n) splits the rows n at a time
+  CUstream_st* stream = nullptr;          // cudaStream_t
 };
 
 }  // namespace sluice
