@@ -51,8 +51,9 @@ function(sluice_add_part name)
 endfunction()
 
 # sluice_add_backend(cpu_avx2 SYMBOL kCpuAvx2 SOURCES backend.cpp KERNELS kernels.cpp NULL no_kernels.cpp FLAGS -mavx2)
-# declares a backend whose constinit object is sluice::SYMBOL, or several that share their code. KERNELS are compiled with FLAGS when IF holds (default
-# ON), otherwise NULL stands in for them, so that what is missing from a build is still known and explained.
+# declares a backend whose constinit object is sluice::SYMBOL, or several that share their code. KERNELS are compiled with
+# FLAGS when IF holds (default ON), otherwise NULL stands in for them, so that what is missing from a build is still known
+# and explained.
 function(sluice_add_backend name)
   cmake_parse_arguments(PARSE_ARGV 1 backend "" "IF" "SYMBOL;SOURCES;KERNELS;NULL;FLAGS")
   if(NOT DEFINED backend_IF)

@@ -206,13 +206,13 @@ Checkpoint Checkpoint::open(const std::string& model, const std::string& cache_r
     return opened;
   }
   const ModelDirectory directory = ModelDirectory::find(model, cache_root);
-  require(directory.has("config.json"), ErrorKind::io, [&] {
+  if (!directory.has("config.json")) {
     refuse_gguf_alone(directory, "config.json");
-    return ErrorInfo{.code = "no_config",
-                     .what = "there is no config.json",
-                     .file = directory.path(),
-                     .todo = "Give a directory with config.json and .safetensors files"};
-  });
+    fail(ErrorKind::io, {.code = "no_config",
+                         .what = "there is no config.json",
+                         .file = directory.path(),
+                         .todo = "Give a directory with config.json and .safetensors files"});
+  }
   const ConfigFile file(directory, "config.json");
   const Config config = file.config();
   const Family& family = family_of(config);

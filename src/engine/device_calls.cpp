@@ -8,6 +8,8 @@
 #include <limits>
 
 #include "core/error.h"
+#include "engine/move_to_part.h"
+#include "engine/need.h"
 #include "engine/packed_layer.h"
 #include "oracle/oracle.h"
 
@@ -16,14 +18,7 @@ namespace {
 
 constexpr std::uintptr_t kDeviceAlign = 256;
 
-/// A call that is right makes no text.
-template <class... Args>
-void need(bool ok, std::string_view code, fmt::format_string<Args...> what, const Args&... args) {
-  require(ok, ErrorKind::invalid_argument, [&] {
-    std::string text = fmt::vformat(what, fmt::make_format_args(args...));
-    return ErrorInfo{.code = std::string(code), .what = std::move(text), .todo = "See sluice/device_call.h"};
-  });
-}
+constexpr Need need("See sluice/device_call.h");
 
 bool is_multiple(const void* pointer, std::uintptr_t of) {
   return reinterpret_cast<std::uintptr_t>(pointer) % of == 0;
@@ -68,23 +63,10 @@ int at_once(std::span<std::byte> workspace, int wanted, int countable, Bytes&& b
 
 /// The part of a call that starts at token `first` and has `count` of them.
 DeviceCall slice(const DeviceCall& call, const LayerSpec& spec, int first, int count) {
-  const std::ptrdiff_t hidden = std::ptrdiff_t{first} * spec.hidden();
-  const std::ptrdiff_t slot = std::ptrdiff_t{first} * spec.routed.top_k;
   DeviceCall part = call;
-  part.hidden.data += first * call.hidden.row_stride;
-  part.hidden.rows = count;
-  if (call.routing.ids) {
-    part.routing.ids += slot;
-    part.routing.weights += slot;
-    part.routing.tokens = count;
-  }
+  move_to_part(part, spec, first, count);
   if (call.router_logits) part.router_logits += std::ptrdiff_t{first} * spec.routed.experts;
   if (call.token_ids) part.token_ids += first;
-  if (call.experts_out) part.experts_out += hidden;
-  if (call.shared_out) part.shared_out += hidden;
-  if (call.block_out) part.block_out += hidden;
-  if (call.topk_ids) part.topk_ids += slot;
-  if (call.topk_weights) part.topk_weights += slot;
   return part;
 }
 

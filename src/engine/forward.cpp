@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "engine/move_to_part.h"
 #include "engine/packed_layer.h"
 #include "engine/places.h"
 #include "oracle/oracle.h"
@@ -17,26 +18,13 @@ namespace {
 LayerCall slice(const LayerCall& call, const LayerSpec& spec, int first, int count) {
   const std::size_t from = static_cast<std::size_t>(first), tokens = static_cast<std::size_t>(count);
   const std::size_t experts = static_cast<std::size_t>(spec.routed.experts);
-  const std::ptrdiff_t hidden = std::ptrdiff_t{first} * spec.hidden();
-  const std::ptrdiff_t slot = std::ptrdiff_t{first} * spec.routed.top_k;
   LayerCall part = call;
-  part.hidden.data = call.hidden.data + first * call.hidden.row_stride;
-  part.hidden.rows = count;
-  if (call.routing.ids) {
-    part.routing.ids += slot;
-    part.routing.weights += slot;
-    part.routing.tokens = count;
-  }
+  move_to_part(part, spec, first, count);
   if (!call.router_logits.empty())
     part.router_logits = call.router_logits.subspan(from * experts, tokens * experts);
   if (!call.token_ids.empty()) part.token_ids = call.token_ids.subspan(from, tokens);
   if (!call.adapter_ids.empty()) part.adapter_ids = call.adapter_ids.subspan(from, tokens);
-  if (call.experts_out) part.experts_out += hidden;
   if (call.latent_out) part.latent_out += std::ptrdiff_t{first} * spec.routed.hidden;
-  if (call.shared_out) part.shared_out += hidden;
-  if (call.block_out) part.block_out += hidden;
-  if (call.topk_ids) part.topk_ids += slot;
-  if (call.topk_weights) part.topk_weights += slot;
   return part;
 }
 

@@ -1,24 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls on a layer whose experts are latent: the projections around a flat call's experts, and alone.
 #include <algorithm>
-#include <string>
 
-#include "core/error.h"
+#include "engine/need.h"
 #include "engine/packed_layer.h"
 #include "engine/places.h"
 
 namespace sluice {
 namespace {
 
+constexpr Need need("See Layer::to_latent in sluice/layer.h");
+
 void check_ends(int rows, const void* from, const void* to) {
-  require(rows >= 0 && (rows == 0 || (from && to)), ErrorKind::invalid_argument, [&] {
-    return ErrorInfo{.code = "bad_rows",
-                     .what = "projections of " + std::to_string(rows) + " rows",
-                     .why = rows < 0 ? "there are none below 0"
-                            : from   ? "no output"
-                                     : "no input",
-                     .todo = "Give rows, where they are and where they go"};
-  });
+  need(rows >= 0 && (rows == 0 || (from && to)), "bad_rows", "projections of {} rows: {}", rows,
+       rows < 0 ? "there are none below 0"
+       : from   ? "no output"
+                : "no input");
 }
 
 }  // namespace

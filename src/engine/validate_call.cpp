@@ -1,24 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // A call's views fit the layer. Shapes only: the values of a call are never refused, except those that
 // index something: token ids the router's table, adapter ids the adapters, offsets and counts the rows.
-#include <fmt/format.h>
-
 #include <algorithm>
 
-#include "core/error.h"
+#include "engine/need.h"
 #include "engine/packed_layer.h"
 
 namespace sluice {
 namespace {
 
-template <class... Args>
-void need(bool ok, std::string_view code, fmt::format_string<Args...> what, const Args&... args) {
-  require(ok, ErrorKind::invalid_argument, [&] {
-    std::string text = fmt::vformat(what, fmt::make_format_args(args...));
-    return ErrorInfo{
-        .code = std::string(code), .what = std::move(text), .todo = "See LayerCall in sluice/layer.h"};
-  });
-}
+constexpr Need need("See LayerCall in sluice/layer.h");
 
 std::int64_t product(int a, int b) { return std::int64_t{a} * b; }
 

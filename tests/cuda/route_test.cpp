@@ -70,11 +70,7 @@ RouterSpec draw_router(std::mt19937& draw, std::string_view name) {
   if (draw() % 6 == 0) spec.experts = 1024;
   spec.groups_kept = 1 + static_cast<int>(draw() % static_cast<unsigned>(spec.groups));
   spec.top_k = 1 + static_cast<int>(draw() % static_cast<unsigned>(std::min(spec.experts, 32)));
-  spec.group_score = draw() % 2 == 0 ? GroupScore::best : GroupScore::two_best;
-  spec.selection_bias = draw() % 2 == 0;
-  spec.renormalise = draw() % 2 == 0;
-  spec.scale = draw() % 2 == 0 ? 1.0f : 2.5f;
-  spec.expert_scale = draw() % 4 == 0;
+  testing_routing::draw_rules(draw, spec);
   return spec;
 }
 

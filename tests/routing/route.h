@@ -2,6 +2,7 @@
 // Calling top_k without ceremony.
 #pragma once
 
+#include <random>
 #include <vector>
 
 #include "sluice/routing.h"
@@ -39,6 +40,15 @@ inline Routed route(const RouterSpec& spec, const Call& call) {
          .token_ids = call.token_ids},
         out.ids, out.weights, std::span(scratch).subspan(1, bytes));
   return out;
+}
+
+/// What a router of some size does with its scores.
+inline void draw_rules(std::mt19937& draw, RouterSpec& spec) {
+  spec.group_score = draw() % 2 == 0 ? GroupScore::best : GroupScore::two_best;
+  spec.selection_bias = draw() % 2 == 0;
+  spec.renormalise = draw() % 2 == 0;
+  spec.scale = draw() % 2 == 0 ? 1.0f : 2.5f;
+  spec.expert_scale = draw() % 4 == 0;
 }
 
 }  // namespace sluice::testing_routing

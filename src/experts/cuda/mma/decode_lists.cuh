@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 
 #include "experts/cuda/mma/decode.h"
+#include "experts/cuda/mma/ptx.cuh"
 
 namespace sluice::cuda {
 
@@ -33,10 +34,7 @@ struct DecodeScratch {
 inline constexpr int kNoKey = 0x7FFFFFFF;
 
 __device__ inline int local_of(const Decode& d, int slot) {
-  const int id = d.ids[slot];
-  if (id < 0 || id >= d.experts) return -1;
-  const int local = d.expert_map == nullptr ? id : d.expert_map[id];
-  return local < 0 || local >= d.local_experts ? -1 : local;
+  return local_expert(d.ids[slot], d.expert_map, d.experts, d.local_experts);
 }
 
 /// How many keys are smaller, which is where a key belongs.

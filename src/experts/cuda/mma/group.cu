@@ -17,10 +17,7 @@ constexpr int kGroupThreads = 1024, kGroupWarps = kGroupThreads / 32;
 constexpr int kCounted = 1 + 2 * kWidths;
 
 __device__ int local_of(const Group& g, int slot) {
-  const int id = g.ids[slot];
-  if (id < 0 || id >= g.experts) return -1;
-  const int local = g.expert_map == nullptr ? id : g.expert_map[id];
-  return local < g.local_experts ? local : -1;
+  return local_expert(g.ids[slot], g.expert_map, g.experts, g.local_experts);
 }
 
 /// The narrowest class for a count of tokens that the widest one holds.

@@ -44,6 +44,14 @@ __device__ inline uint4 load_or_zeros(const std::byte* from, bool there) {
 /// Past L1, which may hold what an earlier call had there.
 __device__ inline std::int32_t load_fresh(const std::int32_t* from) { return __ldcg(from); }
 
+/// The local expert a global id stands for, or -1, as sluice::local_expert says it; `map` is [experts], or
+/// null for the same.
+__device__ inline int local_expert(int id, const std::int32_t* map, int experts, int local_experts) {
+  if (id < 0 || id >= experts) return -1;
+  const int local = map == nullptr ? id : map[id];
+  return local < 0 || local >= local_experts ? -1 : local;
+}
+
 /// What the kernels before this one wrote may be read from here on. Kernels of SM90 are started before that.
 __device__ inline void wait_for_earlier() {
   NV_IF_TARGET(NV_PROVIDES_SM_90, (asm volatile("griddepcontrol.wait;" ::: "memory");))

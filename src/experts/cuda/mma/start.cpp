@@ -5,29 +5,21 @@
 
 namespace sluice::cuda {
 
-cudaError_t start_grid(const void* function, const void* argument, dim3 grid, const BlockShape& block,
-                       cudaStream_t stream, After after) {
-  cudaFuncAttributes attributes{};
-  if (const cudaError_t error = cudaFuncGetAttributes(&attributes, function); error != cudaSuccess)
-    return error;
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+namespace {
+
+/// With one attribute, or none.
+cudaError_t launch(const void* function, const void* argument, dim3 grid, const BlockShape& block,
+                   cudaStream_t stream, cudaLaunchAttribute* attribute) {
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(block.threads));
   config.dynamicSmemBytes = block.shared;
   config.stream = stream;
-  // Code from PTX for SM80 does not wait, whatever card it runs on.
-  if (after == After::ours && attributes.ptxVersion >= 90) {
-    config.attrs = &early;
-    config.numAttrs = 1;
-  }
+  config.attrs = attribute;
+  config.numAttrs = attribute == nullptr ? 0 : 1;
   void* arguments[] = {const_cast<void*>(argument)};
   return cudaLaunchKernelExC(&config, function, arguments);
 }
-
-namespace {
 
 /// Lets a function have the shared memory that it asks for, and makes its grid as large as the card holds.
 cudaError_t whole_card(const void* function, const BlockShape& block, dim3& grid) {
@@ -51,6 +43,19 @@ cudaError_t whole_card(const void* function, const BlockShape& block, dim3& grid
 
 }  // namespace
 
+cudaError_t start_grid(const void* function, const void* argument, dim3 grid, const BlockShape& block,
+                       cudaStream_t stream, After after) {
+  cudaFuncAttributes attributes{};
+  if (const cudaError_t error = cudaFuncGetAttributes(&attributes, function); error != cudaSuccess)
+    return error;
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  // Code from PTX for SM80 does not wait, whatever card it runs on.
+  const bool waits = after == After::ours && attributes.ptxVersion >= 90;
+  return launch(function, argument, grid, block, stream, waits ? &early : nullptr);
+}
+
 cudaError_t start_everywhere(const void* function, const void* argument, const BlockShape& block,
                              cudaStream_t stream) {
   dim3 grid;
@@ -65,15 +70,7 @@ cudaError_t start_together(const void* function, const void* argument, const Blo
   cudaLaunchAttribute together{};
   together.id = cudaLaunchAttributeCooperative;
   together.val.cooperative = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = dim3(static_cast<unsigned>(block.threads));
-  config.dynamicSmemBytes = block.shared;
-  config.stream = stream;
-  config.attrs = &together;
-  config.numAttrs = 1;
-  void* arguments[] = {const_cast<void*>(argument)};
-  return cudaLaunchKernelExC(&config, function, arguments);
+  return launch(function, argument, grid, block, stream, &together);
 }
 
 }  // namespace sluice::cuda
