@@ -30,6 +30,9 @@ __device__ inline void prefetch(const void* from) {
 /// Barriers that were made here may be used by copies.
 __device__ inline void show_to_copies() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
+/// What this thread sees in the card's memory is seen by the copies that it starts.
+__device__ inline void show_writes_to_copies() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+
 /// Copies `bytes`, a multiple of 16, and lets the barrier's phase end when they are there.
 __device__ inline void copy_bulk(std::uint32_t to, const void* from, std::uint32_t bytes,
                                  std::uint32_t barrier) {

@@ -149,7 +149,7 @@ class Parts {
     publish();
     const unsigned at = static_cast<unsigned>(finish_.at), buffer = at % kPartBuffers;
     const int lane = static_cast<int>(threadIdx.x) % kLanes;
-    const RowEnds ends = row_ends(p, expert_of(p), finish_.strip, lane / 4);
+    const RowEnds ends = row_ends(p.weights, expert_of(p), finish_.strip, lane / 4);
     wait_for(shared_address(&shared_.parts_full[buffer]), at / kPartBuffers % 2);
     float4 s = shared_.parts[buffer][0][lane];
 #pragma unroll

@@ -87,26 +87,19 @@ std::size_t card_bytes(const Packed& packed, const RowsView& input, int top_k) {
   CardCall card;
   card.input = input;
   card.top_k = top_k;
-  return lay_out({packed, card}, nullptr).bytes;
+  const Call call{packed, card};
+  return takes_warpgroups(call) ? warpgroup_bytes(call) : lay_out(call, nullptr).bytes;
 }
 
 void enqueue(const Packed& packed, const CardCall& card) {
   if (card.input.rows == 0) return;
   const Call call{packed, card};
+  if (takes_warpgroups(call)) return enqueue_warpgroups(call);
   const Buffers b = lay_out(call, card.workspace);
   if (packed.one_launch && fits_one_launch(call)) return enqueue_one_launch(call, b);
   group_slots(call, b);
   products(call, b, stage_input(call, b, After::ours));
-  check(combine({.rows = b.down,
-                 .local = b.local,
-                 .weights = call.weighted() ? nullptr : card.weights,
-                 .tokens = card.input.rows,
-                 .top_k = card.top_k,
-                 .width = packed.spec.hidden,
-                 .out = card.output,
-                 .leave_unowned = card.unowned == Unowned::untouched},
-                card.stream),
-        "starting the sum");
+  combine_slots(call, b.down, b.local);
 }
 
 }  // namespace sluice::cuda

@@ -8,9 +8,6 @@ namespace {
 
 constexpr int round_up(int value, int to) { return (value + to - 1) / to * to; }
 
-/// Terms that hold an input of this type exactly. F16 needs two; there are kernels for one and three.
-int terms_of(DType dtype, bool weighted) { return weighted || dtype != DType::bf16 ? kMostTerms : 1; }
-
 /// The product that reads rows.
 struct Reader {
   int columns;
@@ -33,6 +30,8 @@ Planes planes(Places& places, std::size_t rows, const Reader& reader, int terms)
 }
 
 }  // namespace
+
+int terms_of(DType dtype, bool weighted) { return weighted || dtype != DType::bf16 ? kMostTerms : 1; }
 
 Buffers lay_out(const Call& call, std::byte* memory) {
   const ExpertsSpec& spec = call.spec();
@@ -108,6 +107,19 @@ Product down_product(const Call& call, const Buffers& b, const Product& up) {
   down.rows = nullptr;
   down.down = true;
   return down;
+}
+
+void combine_slots(const Call& call, const float* down, const std::int32_t* local) {
+  check(combine({.rows = down,
+                 .local = local,
+                 .weights = call.weighted() ? nullptr : call.card.weights,
+                 .tokens = call.card.input.rows,
+                 .top_k = call.card.top_k,
+                 .width = call.spec().hidden,
+                 .out = call.card.output,
+                 .leave_unowned = call.card.unowned == Unowned::untouched},
+                call.card.stream),
+        "starting the sum");
 }
 
 }  // namespace sluice::cuda

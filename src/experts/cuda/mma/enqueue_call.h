@@ -46,6 +46,9 @@ struct Buffers {
   std::size_t bytes;
 };
 
+/// Terms that hold an input of this type exactly. F16 needs two; there are kernels for one and three.
+int terms_of(DType dtype, bool weighted);
+
 /// Places in the call's workspace; without memory they are only counted.
 Buffers lay_out(const Call& call, std::byte* memory);
 
@@ -56,6 +59,15 @@ Planes stage_input(const Call& call, const Buffers& b, After after);
 /// The two products, without their lists.
 Product up_product(const Call& call, const Buffers& b, const Planes& input);
 Product down_product(const Call& call, const Buffers& b, const Product& up);
+
+/// The ordered sum of a token's experts.
+void combine_slots(const Call& call, const float* down, const std::int32_t* local);
+
+/// In four launches on warpgroups, for many tokens (warpgroup.cuh): whether the call is computed so, what it
+/// takes of the workspace, and that.
+bool takes_warpgroups(const Call& call);
+std::size_t warpgroup_bytes(const Call& call);
+void enqueue_warpgroups(const Call& call);
 
 /// Everything in one launch, for few tokens (decode.cuh): whether the call can be computed so, and that.
 bool fits_one_launch(const Call& call);

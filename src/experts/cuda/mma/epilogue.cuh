@@ -41,9 +41,9 @@ struct RowEnds {
   float factor[2], bias[2];
 };
 
-__device__ inline RowEnds row_ends(const Product& p, const std::byte* expert, int strip, int g) {
-  const auto* factors = reinterpret_cast<const float*>(expert + p.weights.factors) + strip * kStripRows + g;
-  const auto* bias = reinterpret_cast<const float*>(expert + p.weights.bias) + strip * kStripRows + g;
+__device__ inline RowEnds row_ends(const StripsLayout& weights, const std::byte* expert, int strip, int g) {
+  const auto* factors = reinterpret_cast<const float*>(expert + weights.factors) + strip * kStripRows + g;
+  const auto* bias = reinterpret_cast<const float*>(expert + weights.bias) + strip * kStripRows + g;
   return {{__ldg(factors), __ldg(factors + 8)}, {__ldg(bias), __ldg(bias + 8)}};
 }
 

@@ -33,23 +33,23 @@ requires(is_integer(kStorage)) struct Scales<kStorage> {
 };
 
 /// Reads them where a block, or a stage, has them.
-template <Storage kStorage>
-__device__ Scales<kStorage> load_scales(const std::byte* from, int lane) {
+template <Storage kStorage, class From>
+__device__ Scales<kStorage> load_scales(From from, int lane) {
   Scales<kStorage> scales;
   if constexpr (chains(kStorage) == 2) {
-    const float4 four = reinterpret_cast<const float4*>(from)[lane / 4];
+    const float4 four = read<float4>(from, lane / 4);
     scales.rows[0] = make_float2(four.x, four.y);
     scales.rows[1] = make_float2(four.z, four.w);
-    scales.zeros = reinterpret_cast<const std::uint32_t*>(from + 8 * sizeof(float4))[lane / 4];
+    scales.zeros = read<std::uint32_t>(from + 8 * sizeof(float4), lane / 4);
   } else if constexpr (is_integer(kStorage)) {
-    scales.rows[0] = reinterpret_cast<const float2*>(from)[lane / 4];
-    scales.zeros = reinterpret_cast<const std::uint16_t*>(from + 8 * sizeof(float2))[lane / 4];
+    scales.rows[0] = read<float2>(from, lane / 4);
+    scales.zeros = read<std::uint16_t>(from + 8 * sizeof(float2), lane / 4);
   } else if constexpr (scale_bytes(kStorage) == 2 * kLanes) {
-    scales.bytes = reinterpret_cast<const std::uint16_t*>(from)[lane];
+    scales.bytes = read<std::uint16_t>(from, lane);
   } else if constexpr (scale_bytes(kStorage) == 4 * kLanes) {
-    scales.bytes = reinterpret_cast<const std::uint32_t*>(from)[lane];
+    scales.bytes = read<std::uint32_t>(from, lane);
   } else if constexpr (Scales<kStorage>::kPerBlock) {
-    scales.rows = *reinterpret_cast<const float2*>(from);
+    scales.rows = read<float2>(from, 0);
   }
   return scales;
 }

@@ -3,22 +3,15 @@
 // experts.
 #include <cuda_runtime.h>
 
+#include "experts/cuda/mma/element.cuh"
 #include "experts/cuda/mma/multiply.h"
 #include "experts/cuda/mma/ptx.cuh"
 #include "experts/cuda/mma/start.h"
-#include "format/bf16.h"
-#include "format/f16.h"
 
 namespace sluice::cuda {
 namespace {
 
 constexpr int kMoveThreads = 256;
-
-__device__ float element(const Stage& s, const std::byte* row, int column) {
-  if (s.dtype == DType::f32) return reinterpret_cast<const float*>(row)[column];
-  const std::uint16_t bits = reinterpret_cast<const std::uint16_t*>(row)[column];
-  return s.dtype == DType::bf16 ? format::bf16_to_float(bits) : format::f16_to_float(bits);
-}
 
 __global__ void __launch_bounds__(kMoveThreads) stage_rows(const __grid_constant__ Stage s) {
   wait_for_earlier();
@@ -34,7 +27,7 @@ __global__ void __launch_bounds__(kMoveThreads) stage_rows(const __grid_constant
     float value = 0;
     const int column = k >= s.width ? -1 : order != nullptr ? order[k] : k;
     if (column >= 0) {
-      value = element(s, from, column);
+      value = element(s.dtype, from, column);
       if (s.weights != nullptr) value = __fmul_rn(s.weights[row], value);
     }
     const Terms terms = split(value);
@@ -44,21 +37,50 @@ __global__ void __launch_bounds__(kMoveThreads) stage_rows(const __grid_constant
   }
 }
 
-/// Multiplied and added one by one, as sluice::combine does it.
+/// Neighbouring columns that a thread adds up.
+template <int kColumns>
+struct alignas(4 * kColumns) Neighbours {
+  float of[kColumns];
+};
+
+/// Multiplied and added one by one, as sluice::combine does it. Rows are read several at a time.
+template <int kColumns>
 __global__ void __launch_bounds__(kMoveThreads) combine_rows(const __grid_constant__ Combine c) {
+  using Some = Neighbours<kColumns>;
+  constexpr int kRows = 4;
   wait_for_earlier();
   start_later();
   const std::size_t token = blockIdx.x, first = token * static_cast<std::size_t>(c.top_k);
-  const int column = static_cast<int>(blockIdx.y) * kMoveThreads + static_cast<int>(threadIdx.x);
+  const int column = kColumns * (static_cast<int>(blockIdx.y) * kMoveThreads + static_cast<int>(threadIdx.x));
   if (column >= c.width || (c.leave_unowned && c.local[first] < 0)) return;
-  float sum = 0;
-  for (int j = 0; j < c.top_k; ++j) {
-    const std::size_t slot = first + static_cast<std::size_t>(j);
-    if (c.local[slot] < 0) continue;
-    const float weight = c.weights == nullptr ? 1.0f : c.weights[slot];
-    sum = __fadd_rn(sum, __fmul_rn(weight, c.rows[slot * c.width + column]));
+  Some sum{};
+  for (int j = 0; j < c.top_k; j += kRows) {
+    Some rows[kRows];
+    bool there[kRows];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const std::size_t slot = first + static_cast<std::size_t>(j + i);
+      there[i] = j + i < c.top_k && c.local[slot] >= 0;
+      if (there[i]) rows[i] = *reinterpret_cast<const Some*>(c.rows + slot * c.width + column);
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (!there[i]) continue;
+      const float weight = c.weights == nullptr ? 1.0f : c.weights[first + static_cast<std::size_t>(j + i)];
+#pragma unroll
+      for (int k = 0; k < kColumns; ++k) sum.of[k] = __fadd_rn(sum.of[k], __fmul_rn(weight, rows[i].of[k]));
+    }
   }
-  c.out[token * c.width + column] = sum;
+  *reinterpret_cast<Some*>(c.out + token * c.width + column) = sum;
+}
+
+template <int kColumns>
+cudaError_t start_combine(const Combine& combine, cudaStream_t stream) {
+  constexpr int kBlockColumnsOut = kColumns * kMoveThreads;
+  const dim3 grid(static_cast<unsigned>(combine.tokens),
+                  static_cast<unsigned>((combine.width + kBlockColumnsOut - 1) / kBlockColumnsOut));
+  return start_grid(reinterpret_cast<const void*>(combine_rows<kColumns>), &combine, grid, {kMoveThreads, 0},
+                    stream, After::ours);
 }
 
 }  // namespace
@@ -70,10 +92,8 @@ cudaError_t stage(const Stage& stage, cudaStream_t stream, After after) {
 }
 
 cudaError_t combine(const Combine& combine, cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>(combine.tokens),
-                  static_cast<unsigned>((combine.width + kMoveThreads - 1) / kMoveThreads));
-  return start_grid(reinterpret_cast<const void*>(combine_rows), &combine, grid, {kMoveThreads, 0}, stream,
-                    After::ours);
+  const bool fours = combine.width % 4 == 0 && reinterpret_cast<std::uintptr_t>(combine.out) % 16 == 0;
+  return fours ? start_combine<4>(combine, stream) : start_combine<1>(combine, stream);
 }
 
 }  // namespace sluice::cuda

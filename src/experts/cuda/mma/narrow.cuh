@@ -259,7 +259,7 @@ __device__ void multiply_strip(const Product& p, const TileStrip& at, Ring<kStor
   const int lane = static_cast<int>(threadIdx.x) % kLanes, g = lane / 4, t = lane % 4;
   Inputs<kStorage, kSpread, kTiles> inputs(p, at.tile);
   // Asked for here, so that it is there at the end.
-  const RowEnds ends = row_ends(p, at.expert, at.strip, g);
+  const RowEnds ends = row_ends(p.weights, at.expert, at.strip, g);
   NarrowSums<kTiles> sums;
   const int whole = p.input.columns / kBlockColumns;
   // Inputs of few tokens are asked for before the weights are waited for.

@@ -6,6 +6,7 @@
 #include "experts/cuda/common/column_order.h"
 #include "experts/cuda/common/repack.h"
 #include "experts/cuda/mma/decode.h"
+#include "experts/cuda/mma/warpgroup.h"
 
 namespace sluice::cuda {
 
@@ -14,6 +15,7 @@ Packed::Packed(const Backend& packed_by, const ExpertsSpec& packed_spec, const E
     : PackedExperts(packed_by, packed_spec),
       layout(packed_as),
       one_launch(packed_by.can.uses.has(InstructionList::of<instruction::Tma>())),
+      warpgroups(has_warpgroups(layout)),
       memory(std::move(weights)) {
   if (!one_launch) return;
   counters = allocate(sizeof(DecodeCounters));

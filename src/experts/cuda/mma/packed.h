@@ -21,6 +21,7 @@ class Packed : public PackedExperts {
 
   const ExpertLayout layout;
   const bool one_launch;  // calls of few tokens take one launch, where there is code for that
+  const bool warpgroups;  // calls of many tokens take warpgroups, for which the card and the build have code
   DeviceMemory memory;    // [local_experts, layout.bytes]
   DeviceMemory counters;  // DecodeCounters; none without one_launch
 };

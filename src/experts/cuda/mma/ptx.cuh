@@ -41,6 +41,47 @@ __device__ inline uint4 load_or_zeros(const std::byte* from, bool there) {
   return v;
 }
 
+/// An address in shared memory that is known as one: 32 bits, of which the compiler need not find out, again
+/// and again, where in all memory they are.
+struct SharedBytes {
+  std::uint32_t at;
+  __device__ SharedBytes operator+(int bytes) const { return {at + static_cast<std::uint32_t>(bytes)}; }
+};
+
+/// The same number, of which the compiler does not know how to make it anew.
+__device__ inline std::uint32_t hold(std::uint32_t number) {
+  asm volatile("" : "+r"(number));
+  return number;
+}
+
+/// Element `index` of those of a type at some place.
+template <class T>
+__device__ T read(const std::byte* from, int index) {
+  return reinterpret_cast<const T*>(from)[index];
+}
+template <class T>
+__device__ T read(SharedBytes from, int index) {
+  const std::uint32_t at = from.at + static_cast<std::uint32_t>(index) * sizeof(T);
+  std::uint32_t words[(sizeof(T) + 3) / 4];
+  if constexpr (sizeof(T) == 2) {
+    std::uint16_t half;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(half) : "r"(at) : "memory");
+    words[0] = half;
+  } else if constexpr (sizeof(T) == 4) {
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(words[0]) : "r"(at) : "memory");
+  } else if constexpr (sizeof(T) == 8) {
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(words[0]), "=r"(words[1]) : "r"(at) : "memory");
+  } else {
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(at)
+                 : "memory");
+  }
+  T value;
+  memcpy(&value, words, sizeof(T));
+  return value;
+}
+
 /// Past L1, which may hold what an earlier call had there.
 __device__ inline std::int32_t load_fresh(const std::int32_t* from) { return __ldcg(from); }
 

@@ -250,7 +250,7 @@ __device__ void write_tile(const Product& p, const WideItem& item, const WideSum
   static_assert(W::kThreads % kPairs == 0);
   const int pair = static_cast<int>(threadIdx.x) % kPairs, local = pair / 8, row = pair % 8;
   const int own = item.first_strip + local;
-  const RowEnds ends = row_ends(p, item.expert, min(own, p.weights.strips - 1), row);
+  const RowEnds ends = row_ends(p.weights, item.expert, min(own, p.weights.strips - 1), row);
   __syncthreads();
   if (own < p.weights.strips) {
     const float* at = shared + local * kStripRows + row;

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// A call of many tokens on warpgroups: four launches.
+#include <algorithm>
+#include <cmath>
+
+#include "experts/cuda/mma/enqueue_call.h"
+#include "experts/cuda/mma/places.h"
+#include "experts/cuda/mma/warpgroup.h"
+
+namespace sluice::cuda {
+namespace {
+
+struct WarpgroupBuffers {
+  Chunks input, mid;
+  float* down;            // [slots, hidden]
+  std::int32_t* local;    // [slots]
+  std::int32_t* slot_of;  // [positions]
+  std::int32_t* counts;   // [2]
+  Tile* tiles;            // [2, most_tiles]
+  int most_tiles;
+  std::size_t bytes;
+};
+
+Chunks chunks(Places& places, std::size_t positions, int terms, const StripsLayout& reader) {
+  Chunks c{.data = nullptr,
+           .positions = positions,
+           .terms = terms,
+           .blocks = reader.k_blocks,
+           .order = lane_order(reader.storage)};
+  c.data = places.take<std::uint16_t>(c.elements());
+  return c;
+}
+
+WarpgroupBuffers lay_out_warpgroups(const Call& call, std::byte* memory) {
+  const ExpertLayout& layout = call.packed.layout;
+  const int experts = call.spec().local_experts;
+  const std::size_t positions = positions_for(call.slots(), experts);
+  Places places(memory);
+  WarpgroupBuffers b{};
+  b.input = chunks(places, positions, terms_of(call.card.input.dtype, call.weighted()), layout.up);
+  b.mid = chunks(places, positions, kMostTerms, layout.down);
+  b.down = places.take<float>(call.slots() * static_cast<std::size_t>(call.spec().hidden));
+  b.local = places.take<std::int32_t>(call.slots());
+  b.slot_of = places.take<std::int32_t>(positions);
+  b.counts = places.take<std::int32_t>(2);
+  b.most_tiles = most_tiles(static_cast<int>(call.slots()), experts);
+  b.tiles = places.take<Tile>(std::size_t{2} * static_cast<std::size_t>(b.most_tiles));
+  b.bytes = places.end();
+  return b;
+}
+
+/// Columns of the largest tiles: enough for nearly every expert to be one, if they are chosen alike. What is
+/// not used of a stage is not there for others.
+int most_of(const Call& call, int terms) {
+  const double average = double(call.slots()) / std::max(1, call.spec().local_experts);
+  const int wanted = static_cast<int>(average + 2 * std::sqrt(average));
+  return std::clamp((wanted + kColumnStep - 1) / kColumnStep * kColumnStep, kColumnStep, most_columns(terms));
+}
+
+WarpgroupProduct product_of(const Call& call, const WarpgroupBuffers& b, bool down) {
+  const ExpertsSpec& spec = call.spec();
+  const ExpertLayout& layout = call.packed.layout;
+  return {.experts = call.packed.memory.get(),
+          .expert_bytes = layout.bytes,
+          .weights = down ? layout.down : layout.up,
+          .input = down ? b.mid : b.input,
+          .slot_of = b.slot_of,
+          .tiles = b.tiles + (down ? b.most_tiles : 0),
+          .tile_count = b.counts + (down ? 1 : 0),
+          .down = down,
+          .activation = spec.activation,
+          .params = spec.params,
+          .mid = b.mid,
+          .out = b.down,
+          .out_stride = static_cast<std::size_t>(spec.hidden),
+          .stages = 0,
+          .stage_bytes = 0};
+}
+
+Arrange arrange_of(const Call& call, const WarpgroupBuffers& b) {
+  const RowsView& input = call.card.input;
+  const ExpertLayout& layout = call.packed.layout;
+  return {.ids = call.card.ids,
+          .expert_map = call.card.expert_map,
+          .slots = static_cast<int>(call.slots()),
+          .top_k = call.card.top_k,
+          .experts = call.spec().experts,
+          .local_experts = call.spec().local_experts,
+          .most = {most_of(call, b.input.terms), most_of(call, b.mid.terms)},
+          .local = b.local,
+          .slot_of = b.slot_of,
+          .counts = b.counts,
+          .tiles = b.tiles,
+          .most_tiles = b.most_tiles,
+          .rows = input.data,
+          .row_stride = input.row_stride,
+          .dtype = input.dtype,
+          .width = call.hidden(),
+          .weights = call.weighted() ? call.card.weights : nullptr,
+          .orders = call.gathered() ? call.packed.memory.get() + layout.order : nullptr,
+          .expert_bytes = layout.bytes,
+          .out = b.input};
+}
+
+}  // namespace
+
+bool takes_warpgroups(const Call& call) {
+  return call.packed.warpgroups && call.card.input.rows > kFewTokens &&
+         call.spec().local_experts <= kMostArrangedExperts;
+}
+
+std::size_t warpgroup_bytes(const Call& call) { return lay_out_warpgroups(call, nullptr).bytes; }
+
+void enqueue_warpgroups(const Call& call) {
+  const WarpgroupBuffers b = lay_out_warpgroups(call, call.card.workspace);
+  const Arrange lists = arrange_of(call, b);
+  cudaStream_t const stream = call.card.stream;
+  check(arrange(lists, stream), "arranging a layer's inputs");
+  check(start_warpgroups(product_of(call, b, false), lists.most[0], stream), "starting a product");
+  check(start_warpgroups(product_of(call, b, true), lists.most[1], stream), "starting a product");
+  combine_slots(call, b.down, b.local);
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experts/cuda/mma/warpgroup.cuh"
+
+namespace sluice::cuda {
+
+WarpgroupKernel warpgroup_fp4_e4m3(TileLimits tiles) { return warpgroup_kernel_of<Storage::fp4_e4m3>(tiles); }
+
+}  // namespace sluice::cuda

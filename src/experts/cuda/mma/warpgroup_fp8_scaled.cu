@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experts/cuda/mma/warpgroup.cuh"
+
+namespace sluice::cuda {
+
+WarpgroupKernel warpgroup_fp8_scaled(TileLimits tiles) {
+  return warpgroup_kernel_of<Storage::fp8_scaled>(tiles);
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experts/cuda/mma/warpgroup.cuh"
+
+namespace sluice::cuda {
+
+WarpgroupKernel warpgroup_int4_g128(TileLimits tiles) {
+  return warpgroup_kernel_of<Storage::int4_g128>(tiles);
+}
+
+}  // namespace sluice::cuda
