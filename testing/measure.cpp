@@ -94,17 +94,15 @@ bool runs_on_cards(std::string_view backend) {
 /// Code for cards, and a card.
 void require_card() {
   const bool built = kOpenCard != nullptr, here = !detect(DeviceKinds::of<device::Cuda>()).empty();
-  const std::string no_code = "this build has no code for cards: it was configured without SLUICE_CUDA";
-  const std::string no_card = "this machine shows no CUDA device: libcuda.so.1 is missing, or lists no card";
   require(built && here, ErrorKind::device, [&] {
-    return ErrorInfo{.code = built ? "no_device" : "no_cuda_build",
-                     .what = "no card can be measured here",
-                     .why = built  ? no_card
-                            : here ? no_code
-                                   : no_code + "\n" + no_card,
-                     .todo =
-                         "Build with scripts/build cuda, which takes nvcc 13, and run that where a card is; "
-                         "sluice explain --device h200 plans without either"};
+    const std::string code = "this build has no code for cards: it was configured without SLUICE_CUDA";
+    const std::string card = "this machine shows no CUDA device: libcuda.so.1 is missing, or lists no card";
+    return ErrorInfo{
+        .code = built ? "no_device" : "no_cuda_build",
+        .what = "no card can be measured here",
+        .why = (built ? "" : code) + (built || here ? "" : "\n") + (here ? "" : card),
+        .todo = fmt::format("{} where a card is; sluice explain --device h200 plans without one",
+                            built ? "Run it" : "Build with scripts/build cuda (nvcc 13), and run that")};
   });
 }
 
