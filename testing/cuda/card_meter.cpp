@@ -18,7 +18,8 @@ using cuda::check;
 
 constexpr std::size_t kMostRead = std::size_t{4} << 30;
 constexpr int kRounds = 4096;    // of products: half a millisecond
-constexpr int kClockEvery = 16;  // windows; asking takes longer than most of them
+constexpr int kClockEvery = 16;  // windows, of short ones: asking takes longer than most of them
+constexpr double kLong = 2000;   // microseconds
 constexpr int kPoison = 0xFF, kReadable = 0x5A;
 
 class Event {
@@ -151,7 +152,7 @@ Replays Meter::replay(const std::function<void()>& enqueue, const Budget& budget
   double total = 0;
   while (std::ssize(windows) < budget.most &&
          (std::ssize(windows) < budget.least || total < budget.seconds * 1e6)) {
-    const bool ask = windows.size() % kClockEvery == 0;
+    const bool ask = windows.size() % kClockEvery == 0 || windows.back() > kLong;
     windows.push_back(
         time(launch, ask ? [&] { clocks.push_back(clocks_.sm_mhz()); } : std::function<void()>()));
     total += windows.back();

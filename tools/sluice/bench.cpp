@@ -69,8 +69,11 @@ bool on_card(const DeviceFacts& device) { return device.kind != detect().kind; }
 /// Rows are printed as they come, so widths are fixed.
 constexpr const char* kRow = "{:>7}  {:<14} {:>11}  {:>11}  {:>11}  {:>11}  {:>10}  {:>15}  {}\n";
 
-std::string header_text(const Subject& subject, const DeviceFacts& device, int threads) {
-  return fmt::format("{}, {} threads\n  {}\n\n", printable(subject.shape), threads,
+std::string header_text(const Subject& subject, const DeviceFacts& device, const BenchOptions& options,
+                        int threads) {
+  const std::string how = on_card(device) ? fmt::format("from {}, {} routing", options.from, options.routing)
+                                          : fmt::format("{} threads", threads);
+  return fmt::format("{}, {}\n  {}\n\n", printable(subject.shape), how,
                      summary({.layer = subject.spec, .device = device})) +
          fmt::format(fmt::runtime(kRow), "tokens", "backend", "median", "p10", "best", "bytes", "floor",
                      "share",
@@ -185,7 +188,7 @@ int execute(const BenchOptions& options, Form form) {
       .cache = options.cache,
       .on_cache = tell_notes};
   const DeviceFacts device = testing::bench_device(request);  // before anything is drawn
-  if (form == Form::text) print(header_text(subject, device, executor->workers()));
+  if (form == Form::text) print(header_text(subject, device, options, executor->workers()));
   ProgressLine progress("packing");
   request.progress = progress.callback();
   const std::vector<BenchResult> results =
