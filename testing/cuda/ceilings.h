@@ -9,14 +9,15 @@
 namespace sluice::testing {
 
 /// Reads from end to end; `sink` is a word that is written if the sum is one that it never is. Two blocks a
-/// multiprocessor with 8 loads of 16 bytes a thread in flight: 4.6 of an H200's 4.65 TB/s. Gives the bytes
-/// that are read, which are whole rounds.
+/// multiprocessor with 8 loads of 16 bytes a thread in flight: 4.50 to 4.53 TB/s of an H200, where other
+/// numbers of blocks and loads, and a stretch a block, gave 4.49 to 4.54.
 struct ReadLaunch {
   const std::byte* data;
   std::size_t bytes;
   unsigned* sink;
   int multiprocessors;
 
+  /// Whole rounds of all blocks.
   std::size_t bytes_read() const;
   cudaError_t start(cudaStream_t stream) const;
 };
