@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "testing/measure.h"
 
+#include <fmt/chrono.h>
+
 #include <algorithm>
 #include <chrono>
 
+#include "core/devices.h"
 #include "core/error.h"
 #include "format/formats.h"
 #include "sluice/plan.h"
-#include "testing/device_for.h"
+#include "testing/card_meter.h"
+#include "testing/measure_card.h"
 #include "testing/synthetic.h"
 
 namespace sluice::testing {
@@ -15,12 +19,6 @@ namespace {
 
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-/// Multiply-adds counted twice, for every matrix that a slot goes through.
-double flops_of(const ExpertsSpec& spec, int tokens) {
-  const double matrices = spec.formats.gate ? 3 : 2;
-  return 2 * matrices * spec.hidden * spec.intermediate * tokens * spec.top_k;
 }
 
 /// What stays the same for all token counts.
@@ -71,10 +69,12 @@ BenchResult bench_tokens(const Bench& bench, int tokens) {
                      .shape = bench.request.shape,
                      .format = storage_text(spec.formats),
                      .processor = detect().name,
+                     .time = utc_now(),
                      .tokens = tokens,
                      .threads = bench.executor.workers(),
                      .median_us = times.median_us,
                      .p10_us = times.p10_us,
+                     .p90_us = times.p90_us,
                      .best_us = times.best_us,
                      .windows = times.windows};
   result.bytes = static_cast<std::int64_t>(experts / calls * static_cast<double>(experts_bytes(spec, 1)));
@@ -85,7 +85,60 @@ BenchResult bench_tokens(const Bench& bench, int tokens) {
   return result;
 }
 
+/// Whether that backend runs on cards. An unknown one does not; the plan refuses it.
+bool runs_on_cards(std::string_view backend) {
+  const auto is_it = [&](const BackendInfo& info) { return info.name == backend && info.device == "cuda"; };
+  return std::ranges::any_of(backends_info(), is_it);
+}
+
+/// Code for cards, and a card.
+void require_card() {
+  const bool built = kOpenCard != nullptr, here = !detect(DeviceKinds::of<device::Cuda>()).empty();
+  require(built && here, ErrorKind::device, [&] {
+    const std::string code = "this build has no code for cards: it was configured without SLUICE_CUDA";
+    const std::string card = "this machine shows no CUDA device: libcuda.so.1 is missing, or lists no card";
+    return ErrorInfo{
+        .code = built ? "no_device" : "no_cuda_build",
+        .what = "no card can be measured here",
+        .why = (built ? "" : code) + (built || here ? "" : "\n") + (here ? "" : card),
+        .todo = fmt::format("{} where a card is; sluice explain --device h200 plans without one",
+                            built ? "Run it" : "Build with scripts/build cuda (nvcc 13), and run that")};
+  });
+}
+
 }  // namespace
+
+double flops_of(const ExpertsSpec& spec, int tokens) {
+  const double matrices = spec.formats.gate ? 3 : 2;
+  return 2 * matrices * spec.hidden * spec.intermediate * tokens * spec.top_k;
+}
+
+std::string utc_now() {
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}",
+                     fmt::gmtime(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())));
+}
+
+DeviceFacts bench_device(const BenchRequest& request) {
+  const std::string& name = request.device;
+  if (name == "cuda" || name.starts_with("cuda:") || (name.empty() && runs_on_cards(request.backend))) {
+    require_card();
+    return known_device(name.empty() ? "cuda" : name);
+  }
+  require(name.empty() || name == "auto" || name == "cpu", ErrorKind::invalid_argument, [&] {
+    return ErrorInfo{.code = "not_measurable",
+                     .what = fmt::format("\"{}\" is not a device that can be measured here", name),
+                     .why = "only what this machine has is: its processor, and cards by number",
+                     .todo = "Give auto, cpu, cuda or cuda:N"};
+  });
+  require(request.from == BenchFrom::ids && request.routing == Popularity::uniform,
+          ErrorKind::invalid_argument, [] {
+            return ErrorInfo{.code = "only_on_cards",
+                             .what = "a processor is measured from ids, in uniform routing",
+                             .why = "logits and skewed routing are for cards",
+                             .todo = "Name a card, or leave out --from and --routing"};
+          });
+  return detect();
+}
 
 Times summarise(std::vector<double> microseconds) {
   if (microseconds.empty()) return {};
@@ -93,6 +146,7 @@ Times summarise(std::vector<double> microseconds) {
   return {.best_us = microseconds.front(),
           .p10_us = microseconds[microseconds.size() / 10],
           .median_us = microseconds[microseconds.size() / 2],
+          .p90_us = microseconds[microseconds.size() * 9 / 10],
           .windows = static_cast<int>(microseconds.size())};
 }
 
@@ -125,13 +179,8 @@ Times time_calls(const Budget& budget, const std::function<void()>& prepare,
 
 std::vector<BenchResult> bench_layer(const BenchRequest& request, LayerWeights weights,
                                      const std::function<void(const BenchResult&)>& each) {
-  const DeviceFacts device = device_for(request.backend);
-  require(device.kind == detect().kind, ErrorKind::unsupported, [&] {
-    return ErrorInfo{.code = "bench_of_a_card",
-                     .what = request.backend + " runs on a card, and only processors are benchmarked",
-                     .why = "the roof that a share is stated of is measured on the processor",
-                     .todo = "Name a backend of the processor"};
-  });
+  const DeviceFacts device = bench_device(request);
+  if (device.kind != detect().kind) return bench_card(request, device, std::move(weights), each);
   const Plan plan = choose(
       {.layer = request.layer, .device = device, .tokens = request.tokens, .by_name = request.backend});
   const Layer layer(plan, weights,

@@ -7,25 +7,29 @@
 //
 // Weights are cold: before every timed call random slices are read (and timed, as the roof) that are together
 // twice the last-level cache, from a buffer of their own; and every call goes to freshly drawn experts.
+// On a card several layers in its memory take turns instead (measure_card.h).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "sluice/device.h"
 #include "sluice/executor.h"
 #include "sluice/layer.h"
 #include "sluice/spec.h"
+#include "testing/draw_routing.h"
 
 namespace sluice::testing {
 
 /// Microseconds of many windows.
 struct Times {
-  double best_us = 0, p10_us = 0, median_us = 0;
+  double best_us = 0, p10_us = 0, median_us = 0, p90_us = 0;
   int windows = 0;
 };
 
@@ -100,11 +104,17 @@ class RoofMeter {
   std::unique_ptr<State> state_;
 };
 
+/// What a call is given beside its rows: a processor is timed from ids alone.
+enum class BenchFrom : std::uint8_t { ids, logits };
+
 /// A layer to be timed.
 struct BenchRequest {
   LayerSpec layer;
   std::string shape;         // as it is to be called: "gpt-oss-20b", "layer 3 of ..."
   std::string backend = {};  // by name; empty: the plan's choice
+  std::string device = {};   // "cpu", "cuda", "cuda:1", ... of this machine; empty: where the backend runs
+  BenchFrom from = BenchFrom::ids;
+  Popularity routing = Popularity::uniform;
   std::vector<int> tokens = {1, 4, 16, 64, 256};
   std::shared_ptr<Executor> executor;
   std::uint64_t seed = 1;
@@ -116,13 +126,29 @@ struct BenchRequest {
   std::function<void(const CacheReport&)> on_cache = {};
 };
 
-/// One token count. The routed experts alone are timed, with routing given.
+/// What a result on a card has beside the rest.
+struct OnCard {
+  std::string device, driver;            // "NVIDIA H200", "580.159.04"
+  int sm_clock = 0, sm_clock_least = 0;  // MHz while it was timed: median and least; 0: not known
+  BenchFrom from = BenchFrom::ids;
+  Popularity routing = Popularity::uniform;
+  double experts_hit = 0;           // mean of the calls
+  int layers = 0, calls = 0;        // that take turns; that a graph holds
+  double launches = 0, nodes = 0;   // of a call: kernels; all nodes of the graph
+  std::string_view roof_from = {};  // where the roof's numbers are from
+  double floor_here_us = 0;         // with the bandwidth that was read with in this run
+  double share_of_floor_here = 0;
+};
+
+/// One token count. On a processor the routed experts alone are timed, with routing given; on a card all of
+/// the layer.
 struct BenchResult {
   std::string backend, shape, format;  // format "mxfp4", or "gate/up/down" where they differ
   std::string processor = {};          // as it calls itself
+  std::string time = {};               // when: "2026-11-30T17:45:01Z"
   int tokens = 0;
   int threads = 0;
-  double median_us = 0, p10_us = 0, best_us = 0;
+  double median_us = 0, p10_us = 0, p90_us = 0, best_us = 0;
   int windows = 0;
   std::int64_t bytes = 0;     // of the experts hit, by their formats' geometry; the mean of all windows
   double flops = 0;           // two a weight and slot
@@ -133,7 +159,19 @@ struct BenchResult {
   double floor_best_us = 0, share_of_floor_best = 0;
   Roof roof = {};                                 // of windows in between those of the layer
   std::shared_ptr<const Ceilings> ceilings = {};  // of the whole run, before the first result
+  std::optional<OnCard> card = {};
 };
+
+/// The device of this machine that a request is about. Reads neither its layer nor its tokens, so that what
+/// is missing is said before weights are drawn. Throws device where there is no such card, or no code for
+/// cards in this build, and invalid_argument for a device that is described but not here.
+DeviceFacts bench_device(const BenchRequest& request);
+
+/// Multiply-adds counted twice, for every matrix that a slot goes through.
+double flops_of(const ExpertsSpec& spec, int tokens);
+
+/// Now, as BenchResult::time has it.
+std::string utc_now();
 
 /// Plans and packs, drops `weights`, and times every token count; `each` hears of a result as soon as there
 /// is one. Throws Unsupported when no backend fits, out_of_memory when the layer does not.

@@ -232,6 +232,17 @@ LayerSpec public_shape(std::string_view name, Format format) {
                                      .todo = fmt::format("known are {}", fmt::join(kShapeNames, ", "))});
 }
 
+void set_group(LayerSpec& spec, int columns) {
+  MatrixFormats& formats = spec.routed.formats;
+  require(is_integer(formats.up), ErrorKind::invalid_argument, [&] {
+    return ErrorInfo{.code = "no_groups",
+                     .what = fmt::format("{} has no groups of columns to choose", formats.up.str()),
+                     .todo = "Choose them for integers: int4, int8, ..."};
+  });
+  for (Grouping* grouping : {&formats.gate_grouping, &formats.up_grouping, &formats.down_grouping})
+    grouping->columns = columns;
+}
+
 LayerWeights synthetic_weights(const LayerSpec& spec, std::uint64_t seed, Executor& executor) {
   const auto experts = static_cast<std::size_t>(spec.routed.local_experts);
   auto owned = std::make_shared<std::vector<Owned>>(experts);

@@ -23,6 +23,9 @@ std::span<const std::string_view> public_shapes();
 /// listing the known ones.
 LayerSpec public_shape(std::string_view name, Format format);
 
+/// Columns that share a scale, of integers; 0: a scale a row. Throws invalid_argument for other formats.
+void set_group(LayerSpec& spec, int columns);
+
 /// Weights of the routed experts, each drawn apart. Codes are never NaN and scales lie within a factor of
 /// four, so that inputs of unit variance give finite outputs of about unit size. `owner` holds the memory;
 /// the router is left out. The same seed gives the same bytes for any number of workers. Throws

@@ -32,6 +32,11 @@ class Usage(unittest.TestCase):
         ("sample", "mixtral", "/tmp/never-written", "--seed", "-1"),
         ("bench", "--shape", "no-such-model", "--format", "mxfp4"),
         ("bench", "--shape", "gpt-oss-20b", "--format", "mxfp5"),
+        ("bench", "--shape", "gpt-oss-20b", "--from", "hidden"),
+        ("bench", "--shape", "gpt-oss-20b", "--routing", "even"),
+        ("bench", "--shape", "gpt-oss-20b", "--seconds", "-1"),
+        ("bench", "--shape", "gpt-oss-20b", "--device", "h999"),
+        ("bench", cli.MODEL, "--group", "32"),
         ("sample", "no-such-family", "/tmp/never-written"),
     )
 

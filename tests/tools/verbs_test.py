@@ -486,6 +486,35 @@ class Bench(unittest.TestCase):
         result = cli.document("bench", cli.MODEL, *self.OPTIONS, "--html", self.folder.name, code=cli.IO)
         self.assertEqual(result["error"]["code"], "page_not_written")
 
+    def test_the_line_of_a_card_is_what_the_schema_says(self):
+        # tests/testing/measure_card_test.cpp compares the file with what is printed.
+        document = cli.strict_json((cli.SOURCE / "tests/data/bench_card.json").read_text())
+        cli.validate(document)
+        for field in ("device", "driver", "sm_clock", "launches"):
+            with self.subTest(missing=field), self.assertRaises(Exception):
+                cli.validate({key: value for key, value in document.items() if key != field} | {"driver": 1})
+
+    def test_without_a_card_or_without_code_for_one_that_is_said(self):
+        for options in (("--device", "cuda"), ("--device", "cuda:7"), ("--backend", "cuda.mma"),
+                        ("--backend", "cuda.decode", "--from", "logits", "--routing", "zipf")):
+            with self.subTest(options=options):
+                result = cli.run("bench", "--shape", "gpt-oss-120b", *options, "--tokens", 1, "--json")
+                if result.returncode == cli.OK:
+                    self.skipTest("there is a card")
+                self.assertEqual(result.returncode, cli.DEVICE, result.stderr)
+                error = cli.strict_json(result.stdout)["error"]
+                self.assertIn(error["code"], ("no_device", "no_cuda_build"))
+                self.assertIn("where a card is", error["do"])
+                if error["code"] == "no_cuda_build":
+                    self.assertIn("SLUICE_CUDA", error["why"])
+
+    def test_what_only_cards_take_is_refused_elsewhere(self):
+        for options, code in ((("--from", "logits"), "only_on_cards"), (("--routing", "zipf"), "only_on_cards"),
+                              (("--device", "h200"), "not_measurable"), (("--group", 64), "no_groups")):
+            with self.subTest(options=options):
+                result = cli.document("bench", "--shape", "gpt-oss-20b", *options, code=cli.USAGE)
+                self.assertEqual(result["error"]["code"], code)
+
 
 if __name__ == "__main__":
     unittest.main()

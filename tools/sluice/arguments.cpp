@@ -34,6 +34,8 @@ constexpr const char* kExitCodes =
 constexpr int kMostTokens = 1 << 20;
 constexpr int kMostThreads = 4096;
 constexpr int kMostLayers = 9999;
+constexpr int kMostGroup = 1 << 20;
+constexpr double kMostSeconds = 3600;
 
 /// Fills one value for each verb; `chosen` says which to take.
 struct Parsed {
@@ -113,10 +115,13 @@ constexpr About kBench{"bench", "Times a layer, and says what share of this mach
                        "  sluice bench --shape deepseek-v4-flash --format nvfp4\n"
                        "  sluice bench models/tiny-gpt-oss-mxfp4 --layer 0 --threads 1\n"
                        "  sluice bench --shape gpt-oss-20b --format mxfp4 --html bench.html\n"
+                       "  sluice bench --shape gpt-oss-120b --format mxfp4 --device cuda --from logits\n"
                        "\n"
                        "Times the routed experts of a layer of MODEL, or of a published shape with drawn "
                        "weights: median and spread, cold\n"
-                       "weights, and the share of what memory and arithmetic allowed in the same seconds."};
+                       "weights, and the share of what memory and arithmetic allowed in the same seconds. On "
+                       "a card all of the layer is\n"
+                       "timed, replayed from a CUDA graph."};
 
 constexpr About kSample{
     "sample", "Writes a small checkpoint in a public layout, for trying things out",
@@ -250,8 +255,28 @@ void add_bench(CLI::App& app, BenchOptions& options) {
       ->excludes(model)
       ->type_name("NAME")
       ->capture_default_str();
+  verb->add_option("--group", options.group,
+                   "Columns that share a scale, for --shape and integers (0: a row; default: 128)")
+      ->excludes(model)
+      ->check(CLI::Range(0, kMostGroup))
+      ->type_name("N");
   add_tokens(verb, options.tokens);
   add_backend(verb, options.backend, "Only this backend (default: the plan's choice)");
+  verb->add_option("--device", options.device,
+                   "auto, cpu, cuda (the first card here), cuda:1, ... (default: where the backend runs)")
+      ->type_name("NAME");
+  verb->add_option("--from", options.from, "On a card: what calls are given, ids or logits")
+      ->check(CLI::IsMember({"ids", "logits"}))
+      ->type_name("WHAT")
+      ->capture_default_str();
+  verb->add_option("--routing", options.routing, "On a card: how popular experts are, uniform or zipf")
+      ->check(CLI::IsMember({"uniform", "zipf"}))
+      ->type_name("HOW")
+      ->capture_default_str();
+  verb->add_option("--seconds", options.seconds, "Of timed calls for each token count")
+      ->check(CLI::Range(0.0, kMostSeconds))
+      ->type_name("S")
+      ->capture_default_str();
   verb->add_option("--threads", options.threads, "Threads (0: as many as this process may use)")
       ->check(CLI::Range(0, kMostThreads))
       ->type_name("N")

@@ -52,8 +52,13 @@ struct BenchOptions {
   std::optional<int> layer = {};
   std::string shape = {};
   std::string format = "mxfp4";
+  std::optional<int> group = {};
   std::vector<int> tokens = {1, 4, 16, 64, 256};
   std::string backend = {};
+  std::string device = {};
+  std::string from = "ids";
+  std::string routing = "uniform";
+  double seconds = 1;
   int threads = 0;
   std::string html = {};
   std::string cache = {};

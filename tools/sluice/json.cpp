@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "testing/bench_json.h"
+
 namespace sluice::tools {
 
 namespace {
@@ -17,12 +19,6 @@ std::string document(const char* schema, const Json& members) {
   Json json{{"schema", schema}};
   json.update(members);
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-}
-
-std::string line(const char* schema, const Json& members) {
-  Json json{{"schema", schema}};
-  json.update(members);
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 /// JSON has no infinity and no NaN.
@@ -230,31 +226,6 @@ Json not_run_json(const testing::NotRun& missing) {
   return {{"backend", missing.backend}, {"layer", missing.layer}, {"why", missing.why}};
 }
 
-// ---- bench
-// -------------------------------------------------------------------------------------------------------
-
-Json rate_json(const testing::Rate& rate) {
-  return {{"median", number(rate.median)}, {"p10", number(rate.p10)}, {"best", number(rate.best)}};
-}
-
-Json ceilings_json(const testing::Ceilings& ceilings) {
-  Json arithmetic = Json::object();
-  for (const testing::Ceilings::Arithmetic& kind : ceilings.arithmetic)
-    arithmetic[std::string(kind.name)] = rate_json(kind.gflops);
-  return {{"read_gbps",
-           {{"slices_2m", rate_json(ceilings.slices_2m)},
-            {"slices_4k", rate_json(ceilings.slices_4k)},
-            {"sequential", rate_json(ceilings.sequential)}}},
-          {"gflops", arithmetic},
-          {"huge_pages", number(ceilings.huge_pages)}};
-}
-
-Json roof_json(const testing::Roof& roof) {
-  return {{"read_gbps", number(roof.read_gbps)},
-          {"gflops", number(roof.gflops)},
-          {"arithmetic", roof.arithmetic}};
-}
-
 }  // namespace
 
 std::string to_json(const InspectResult& result) {
@@ -317,28 +288,7 @@ std::string to_json(const testing::CheckReport& report) {
                                      {"not_run", array(report.not_run, not_run_json)}});
 }
 
-std::string to_json(const testing::BenchResult& result) {
-  return line("sluice.bench/1", {{"backend", result.backend},
-                                 {"shape", result.shape},
-                                 {"format", result.format},
-                                 {"processor", result.processor},
-                                 {"tokens", result.tokens},
-                                 {"threads", result.threads},
-                                 {"median_us", number(result.median_us)},
-                                 {"p10_us", number(result.p10_us)},
-                                 {"best_us", number(result.best_us)},
-                                 {"windows", result.windows},
-                                 {"bytes", result.bytes},
-                                 {"flops", number(result.flops)},
-                                 {"floor_us", number(result.floor_us)},
-                                 {"floor_p10_us", number(result.floor_p10_us)},
-                                 {"floor_best_us", number(result.floor_best_us)},
-                                 {"share_of_floor", number(result.share_of_floor)},
-                                 {"share_of_floor_p10", number(result.share_of_floor_p10)},
-                                 {"share_of_floor_best", number(result.share_of_floor_best)},
-                                 {"roof", roof_json(result.roof)},
-                                 {"ceilings", ceilings_json(*result.ceilings)}});
-}
+std::string to_json(const testing::BenchResult& result) { return testing::bench_json(result); }
 
 std::string to_json(const SampleResult& result) {
   return document("sluice.sample/1", {{"family", result.family},
