@@ -129,11 +129,12 @@ void compare_with_expected(const Answer& answer, const Subject& subject, CheckCa
 }
 
 void compare_with_definition(const Answer& answer, const Subject& subject, CheckCase& result) {
+  const double unit = unit_of(result.backend);
   const ReferenceResult& definition = subject.definition;
   const auto compare = [&](const char* what, std::span<const float> got, std::span<const double> want,
                            std::span<const double> magnitude) {
-    const Closeness near =
-        closeness({.got = got, .want = want, .magnitude = magnitude, .width = subject.spec.hidden()});
+    const Closeness near = closeness(
+        {.got = got, .want = want, .magnitude = magnitude, .width = subject.spec.hidden(), .unit = unit});
     result.worst_element_units = std::max(result.worst_element_units, near.worst_element_units);
     result.rms_units = std::max(result.rms_units, near.rms_units);
     if (!subject.expected) result.rel_l2_max = std::max(result.rel_l2_max, near.rel_l2_max);

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "sluice/plan.h"
 
 namespace sluice::testing {
 namespace {
@@ -108,6 +109,13 @@ Closeness closeness(const Comparison& comparison) {
                                         size, comparison.magnitude.size(), comparison.width)};
   });
   return Judge(comparison).judge();
+}
+
+double unit_of(std::string_view backend) {
+  for (const BackendInfo& info : backends_info())
+    if (info.name == backend) return info.accuracy == "float32" ? kFloat32Unit : kBf16Unit;
+  throw Error(ErrorKind::invalid_argument,
+              {.code = "no_such_backend", .what = fmt::format("no backend is called {}", backend)});
 }
 
 }  // namespace sluice::testing

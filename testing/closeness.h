@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace sluice::testing {
 
@@ -32,6 +33,10 @@ struct Comparison {
   int width = 0;
   double unit = kFloat32Unit;
 };
+
+/// The coarsest unit that a backend rounds to, by its declared accuracy. Throws invalid_argument for a name
+/// that none has.
+double unit_of(std::string_view backend);
 
 struct Closeness {
   static constexpr double kMostUnits = 4;

@@ -12,4 +12,7 @@ namespace sluice::testing {
 /// backends(); of them those that declare `features`.
 std::vector<const Backend*> usable_backends(FeatureSet features = {});
 
+/// The definition itself, which sums in double.
+inline bool is_reference(const Backend& backend) { return backend.name == "reference"; }
+
 }  // namespace sluice::testing

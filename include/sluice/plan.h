@@ -81,6 +81,7 @@ struct BackendInfo {
   std::string name;
   std::string device;
   std::vector<std::string> instructions, formats, activations, features, calls;
+  std::string accuracy;        // "float32", or what is rounded beside
   std::string integer_groups;  // "multiples of 32, whole rows"; empty where it has no integer format
   bool only_by_name = false;
   bool built = false;  // its kernels are in this build

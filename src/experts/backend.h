@@ -81,6 +81,18 @@ struct Update { static constexpr std::string_view name = "update"; };
 using CallModes =
     List<struct CallModeTag, call::Contiguous, call::Batched, call::BatchInvariant, call::Update>;
 
+/// What may separate results from the definition's, computed on the same numbers, beside the order of float32
+/// sums. One that rounds more than float32 does is chosen by name alone (Backend::only_by_name).
+// clang-format off
+namespace accuracy {
+struct Float32 { static constexpr std::string_view name = "float32"; };
+struct Bf16Intermediate { static constexpr std::string_view name = "bf16_intermediate"; };  // rounded once
+}  // namespace accuracy
+// clang-format on
+
+using Accuracy = Name<struct AccuracyTag>;
+using Accuracies = List<struct AccuracyTag, accuracy::Float32, accuracy::Bf16Intermediate>;
+
 /// Which groups of integer weights a backend accepts. A group as wide as the row may be stated either way: it
 /// is what the spec says.
 struct IntegerGroups {
@@ -97,6 +109,7 @@ struct Capability {
   FeatureSet features{};
   NameSet<struct CallModeTag> calls{};
   IntegerGroups integer_groups{};  // for those integer formats that `weights` has
+  Accuracy accuracy = Accuracies::of<accuracy::Float32>();
   int hidden_multiple = 1;
   int intermediate_multiple = 1;
 };
@@ -250,7 +263,7 @@ struct Backend {
   /// Bytes that pack will allocate; asked before it is called.
   std::int64_t (*packed_bytes)(const ExpertsSpec&);
   std::span<const Kernel> (*kernels)();  // empty in a build that leaves them out
-  bool only_by_name = false;             // the reference: never a silent fallback
+  bool only_by_name = false;             // the reference, and what rounds more: never a silent fallback
   /// Packs one expert anew where it is, with all that was derived from it, so that the packing is what `pack`
   /// would have made. Throws only before it changes anything. Of a backend that declares call::Update.
   void (*update)(PackedExperts&, const UpdateInput&) = nullptr;

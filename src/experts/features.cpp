@@ -13,6 +13,11 @@ std::span<const std::string_view> Feature::all() {
 }
 
 template <>
+std::span<const std::string_view> Accuracy::all() {
+  return Accuracies::kNames;
+}
+
+template <>
 std::span<const std::string_view> CallMode::all() {
   return CallModes::kNames;
 }

@@ -25,6 +25,7 @@ std::vector<BackendInfo> backends_info() {
                      .activations = texts(can.activations),
                      .features = texts(can.features),
                      .calls = texts(can.calls),
+                     .accuracy = std::string(can.accuracy.str()),
                      .integer_groups = words(can.integer_groups),
                      .only_by_name = backend->only_by_name,
                      .built = !backend->kernels().empty()});

@@ -24,6 +24,21 @@ void expect_equal(const std::vector<float>& got, const std::vector<double>& want
                        << first % columns << ": got " << got[first] << ", want " << want[first];
 }
 
+/// An intermediate rounded to bf16 moves an element by half a unit of its magnitude, and no more; that is
+/// asked for beside what closeness asks for. How far a row of few elements is off as a whole depends on what
+/// cancels in them, so of rows of fewer than eight only the bound is.
+void expect_close(const char* what, const testing::Comparison& comparison) {
+  constexpr double kBound = 0.51;
+  constexpr int kFewElements = 8;
+  const testing::Closeness close = testing::closeness(comparison);
+  if (comparison.unit == testing::kFloat32Unit) {
+    EXPECT_TRUE(close.ok()) << what << ": " << close.str();
+    return;
+  }
+  EXPECT_TRUE(close.misplaced == 0 && close.worst_element_units <= kBound) << what << ": " << close.str();
+  EXPECT_TRUE(comparison.width < kFewElements || close.ok()) << what << ": " << close.str();
+}
+
 }  // namespace
 
 namespace {
@@ -104,7 +119,8 @@ Outputs Problem::run(const Layer& layer, int tokens_at_once, std::span<const Lor
   const std::size_t elements =
       static_cast<std::size_t>(tokens) * static_cast<std::size_t>(call_.hidden.width);
   constexpr float kUnwritten = -12345;
-  Outputs out{std::vector<float>(elements, kUnwritten), std::vector<float>(elements, kUnwritten)};
+  Outputs out{std::vector<float>(elements, kUnwritten), std::vector<float>(elements, kUnwritten),
+              testing::unit_of(layer.plan().chosen)};
   std::vector<const LoraAdapter*> adapters;
   if (!lora_.ids.empty())
     for (const LoraAdapter& adapter : of_call) adapters.push_back(&adapter);
@@ -121,21 +137,21 @@ Outputs Problem::run(const Layer& layer, int tokens_at_once, std::span<const Lor
 
 void Problem::expect_right(const Outputs& out) const {
   const int width = made_.spec.hidden();
-  if (exact()) {
+  if (exact() && out.unit == testing::kFloat32Unit) {
     expect_equal(out.experts_out, definition_.experts_out, width);
     expect_equal(out.block_out, definition_.block_out, width);
     return;
   }
-  const testing::Closeness experts = testing::closeness({.got = out.experts_out,
-                                                         .want = definition_.experts_out,
-                                                         .magnitude = definition_.experts_magnitude,
-                                                         .width = width});
-  const testing::Closeness block = testing::closeness({.got = out.block_out,
-                                                       .want = definition_.block_out,
-                                                       .magnitude = definition_.block_magnitude,
-                                                       .width = width});
-  EXPECT_TRUE(experts.ok()) << "experts_out: " << experts.str();
-  EXPECT_TRUE(block.ok()) << "block_out: " << block.str();
+  expect_close("experts_out", {.got = out.experts_out,
+                               .want = definition_.experts_out,
+                               .magnitude = definition_.experts_magnitude,
+                               .width = width,
+                               .unit = out.unit});
+  expect_close("block_out", {.got = out.block_out,
+                             .want = definition_.block_out,
+                             .magnitude = definition_.block_magnitude,
+                             .width = width,
+                             .unit = out.unit});
 }
 
 void Problem::check(const Backend& backend) const {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "sluice/layer.h"
+#include "testing/closeness.h"
 #include "testing/drawn_layer.h"
 #include "testing/drawn_lora.h"
 #include "testing/reference_run.h"
@@ -16,6 +17,7 @@ namespace sluice::conformance {
 
 struct Outputs {
   std::vector<float> experts_out, block_out;
+  double unit = testing::kFloat32Unit;  // of what the backend rounds
   bool operator==(const Outputs&) const = default;
 };
 

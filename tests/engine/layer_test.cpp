@@ -279,8 +279,9 @@ TEST_F(LayerTest, AChoiceThatThisBuildDoesNotHave) {
 TEST_F(LayerTest, ProgressEndsWhereItSaid) {
   for (const Backend* backend : testing::usable_backends()) {
     std::int64_t last = 0, all = 0;
-    const Layer subject(small::plan_for(spec_, std::string(backend->name)), weights_,
-                        {.progress = [&](std::int64_t done, std::int64_t total) {
+    const Plan plan = small::plan_for(spec_, std::string(backend->name));
+    if (plan.chosen.empty()) continue;  // cuda.decode: the shared expert has another format
+    const Layer subject(plan, weights_, {.progress = [&](std::int64_t done, std::int64_t total) {
                           EXPECT_GE(done, last);
                           last = done;
                           all = total;
@@ -296,7 +297,7 @@ TEST_F(LayerTest, ProgressMayThrow) {
   struct GivenUp {};
   for (const Backend* backend : testing::usable_backends()) {
     const Plan plan = small::plan_for(spec_, std::string(backend->name));
-    if (Layer(plan, weights_).packed_bytes() == 0) continue;
+    if (plan.chosen.empty() || Layer(plan, weights_).packed_bytes() == 0) continue;
     const auto load = [&] {
       Layer(plan, weights_, {.executor = make_thread_team(3), .progress = [](std::int64_t, std::int64_t) {
                                throw GivenUp();

@@ -59,7 +59,7 @@ TEST_P(PeftTest, AdaptedIsWhatTheMergedModelAnswers) {
                       model.weights(0), {.executor = make_thread_team(2)});
     std::vector<std::byte> workspace(layer.workspace_bytes(input.hidden.rows));
     std::vector<float> out(adapted.size());
-    const double most = backend->only_by_name ? kReferenceError : kBackendError;
+    const double most = testing::is_reference(*backend) ? kReferenceError : kBackendError;
     for (const std::int32_t id : {0, -1}) {
       const std::vector<std::int32_t> ids(static_cast<std::size_t>(input.hidden.rows), id);
       layer.run({.hidden = input.hidden,

@@ -11,6 +11,7 @@
 #include "sluice/slice.h"
 #include "testing/draw.h"
 #include "testing/synthetic.h"
+#include "testing/usable_backends.h"
 #include "tests/conformance/judge.h"
 #include "tests/reports/rows.h"
 #include "tests/reports/toy.h"
@@ -24,7 +25,7 @@ using testing::Numbers;
 /// Ranks give the flat call's bits, or of the definition, which rounds a sum once, its numbers.
 void expect_same(const Backend& backend, const std::vector<float>& flat, const std::vector<float>& summed) {
   ASSERT_EQ(flat.size(), summed.size());
-  if (backend.only_by_name)
+  if (testing::is_reference(backend))
     EXPECT_LT(rel_l2(summed, flat), 1e-6) << backend.name;
   else
     EXPECT_TRUE(std::ranges::equal(flat, summed)) << backend.name;
@@ -228,7 +229,7 @@ TEST(Reports, B64_AnyNumberOfTokensGivesTheSameRows) {
     const Toy toy{.spec = spec, .weights = testing::draw_weights(spec, Numbers::noisy, 2)};
     for (const Backend* backend : fitting(spec, {invariant})) {
       // The definition is slow, and has no tiles.
-      const Call many = draw_call(spec, backend->only_by_name ? 2068 : 16068, 5);
+      const Call many = draw_call(spec, testing::is_reference(*backend) ? 2068 : 16068, 5);
       const Layer layer = layer_on(*backend, toy, 2, {invariant});
       const Output at_once = run(layer, many);
       EXPECT_EQ(run(layer, many, 2048), at_once) << backend->name << ", " << format.str();

@@ -9,6 +9,7 @@
 #include "format/bf16.h"
 #include "testing/drawn_layer.h"
 #include "testing/synthetic.h"
+#include "testing/usable_backends.h"
 #include "tests/reports/rows.h"
 #include "tests/reports/toy.h"
 
@@ -24,7 +25,7 @@ Toy drawn(const LayerSpec& spec, std::uint64_t seed = 2) {
 /// Bits, or of the definition, whose flat sum rounds once, numbers.
 ::testing::AssertionResult same(const Backend& backend, std::span<const float> got,
                                 std::span<const float> want) {
-  const bool ok = backend.only_by_name ? rel_l2(got, want) < 1e-6 : std::ranges::equal(got, want);
+  const bool ok = testing::is_reference(backend) ? rel_l2(got, want) < 1e-6 : std::ranges::equal(got, want);
   return (ok ? ::testing::AssertionSuccess() : ::testing::AssertionFailure()) << backend.name;
 }
 
@@ -94,7 +95,7 @@ TEST(Reports, B82_OffsetsBeyondTwoToTheThirtyOne) {
   std::vector<float> out(ids.size() * 32);
   for (const Backend* backend : fitting(spec))
     for (const int at_once : {8192, FarRows::kRows}) {
-      if (backend->only_by_name && at_once < FarRows::kRows) continue;  // slow, and the same path
+      if (testing::is_reference(*backend) && at_once < FarRows::kRows) continue;  // slow, and the same path
       const Layer layer = layer_on(*backend, toy);
       std::vector<std::byte> workspace(layer.workspace_bytes(at_once));
       std::ranges::fill(out, kUnwritten);

@@ -55,12 +55,12 @@ std::vector<std::string_view> features_of(const std::vector<BackendInfo>& backen
 }
 
 std::string backends_table(const std::vector<BackendInfo>& backends) {
-  std::string text = header({"backend", "runs on", "needs", "chosen", "groups of integers"});
+  std::string text = header({"backend", "runs on", "needs", "chosen", "accuracy", "groups of integers"});
   for (const BackendInfo& backend : backends)
     text += row(
         {"`" + backend.name + "`", backend.device,
          backend.instructions.empty() ? "nothing" : fmt::format("{}", fmt::join(backend.instructions, ", ")),
-         backend.only_by_name ? "only by name" : "by cost",
+         backend.only_by_name ? "only by name" : "by cost", backend.accuracy,
          backend.integer_groups.empty() ? "none" : backend.integer_groups});
   return text;
 }

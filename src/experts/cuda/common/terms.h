@@ -6,6 +6,7 @@
 
 #include "core/bits.h"
 #include "core/hd.h"
+#include "format/bf16.h"
 
 namespace sluice::cuda {
 
@@ -32,6 +33,12 @@ SLUICE_HD Terms split(float x) {
     rest -= bits_as<float>(upper);
   }
   return terms;
+}
+
+/// As so many terms: all that hold it, or one that it is rounded to.
+SLUICE_HD Terms as_terms(float x, int terms) {
+  if (terms > 1) return split(x);
+  return {{format::float_to_bf16(x)}};
 }
 
 }  // namespace sluice::cuda

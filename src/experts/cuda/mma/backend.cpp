@@ -4,6 +4,8 @@
 // cuda.decode is that with a kernel for few tokens beside, which computes a layer of 4-bit weights in one
 // launch on cards with bulk copies. The two kernels sum in different orders, so a token's bits depend on
 // which of them its batch takes.
+// cuda.rounded is cuda.mma with the intermediate rounded to bf16, as models keep it: the down product then
+// multiplies it once and not as three bf16.
 #include <algorithm>
 #include <cmath>
 
@@ -16,6 +18,7 @@ namespace sluice {
 
 extern const Backend kCudaMma;
 extern const Backend kCudaDecode;
+extern const Backend kCudaRounded;
 
 namespace {
 
@@ -34,6 +37,10 @@ std::unique_ptr<PackedExperts> pack(const PackInput& input) { return cuda::kMmaT
 
 std::unique_ptr<PackedExperts> pack_decode(const PackInput& input) {
   return cuda::kMmaTable->pack(kCudaDecode, input);
+}
+
+std::unique_ptr<PackedExperts> pack_rounded(const PackInput& input) {
+  return cuda::kMmaTable->pack(kCudaRounded, input);
 }
 
 std::int64_t packed_bytes(const ExpertsSpec& spec) {
@@ -114,20 +121,25 @@ constexpr auto kFeatures =
                   feature::ZeroPoints, feature::ActOrder>();
 constexpr IntegerGroups kGroups{.multiple = 32, .whole_row = true};
 
+constexpr Capability of_any_card(Accuracy accuracy) {
+  return {.device = DeviceKinds::of<device::Cuda>(),
+          .uses = InstructionList::set<instruction::CpAsync, instruction::MmaBf16>(),
+          .weights =
+              Formats::set<format::F16, format::Bf16, format::Mxfp4, format::Nvfp4, format::Fp8Block128,
+                           format::Fp8Channel, format::Fp8Tensor, format::Mxfp8, format::Int2, format::Int3,
+                           format::Int4, format::Int5, format::Int6, format::Int7, format::Int8>(),
+          .activations = Activations::everything(),
+          .features = kFeatures,
+          .calls = CallModes::set<call::Contiguous, call::Batched, call::BatchInvariant>(),
+          .integer_groups = kGroups,
+          .accuracy = accuracy};
+}
+
 }  // namespace
 
 constinit const Backend kCudaMma{
     .name = "cuda.mma",
-    .can = {.device = DeviceKinds::of<device::Cuda>(),
-            .uses = InstructionList::set<instruction::CpAsync, instruction::MmaBf16>(),
-            .weights =
-                Formats::set<format::F16, format::Bf16, format::Mxfp4, format::Nvfp4, format::Fp8Block128,
-                             format::Fp8Channel, format::Fp8Tensor, format::Mxfp8, format::Int2, format::Int3,
-                             format::Int4, format::Int5, format::Int6, format::Int7, format::Int8>(),
-            .activations = Activations::everything(),
-            .features = kFeatures,
-            .calls = CallModes::set<call::Contiguous, call::Batched, call::BatchInvariant>(),
-            .integer_groups = kGroups},
+    .can = of_any_card(Accuracies::of<accuracy::Float32>()),
     .pack = pack,
     .packed_bytes = packed_bytes,
     .kernels = kernels,
@@ -146,6 +158,16 @@ constinit const Backend kCudaDecode{
     .pack = pack_decode,
     .packed_bytes = packed_bytes,
     .kernels = decode_kernels,
+    .on_device = on_device,
+};
+
+constinit const Backend kCudaRounded{
+    .name = "cuda.rounded",
+    .can = of_any_card(Accuracies::of<accuracy::Bf16Intermediate>()),
+    .pack = pack_rounded,
+    .packed_bytes = packed_bytes,
+    .kernels = kernels,
+    .only_by_name = true,
     .on_device = on_device,
 };
 

@@ -43,7 +43,7 @@ Buffers lay_out(const Call& call, std::byte* memory) {
   const bool few = call.card.input.rows <= kFewTokens;
   b.input = planes(places, rows, {call.hidden(), layout.up.storage, few},
                    terms_of(call.card.input.dtype, call.weighted()));
-  b.mid = planes(places, slots, {call.intermediate(), layout.down.storage, few}, kMostTerms);
+  b.mid = planes(places, slots, {call.intermediate(), layout.down.storage, few}, call.packed.mid_terms);
   b.down = places.take<float>(slots * static_cast<std::size_t>(spec.hidden));
   b.local = places.take<std::int32_t>(slots);
   b.positions = places.take<std::int32_t>(slots);

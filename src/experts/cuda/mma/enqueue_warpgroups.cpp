@@ -38,7 +38,7 @@ WarpgroupBuffers lay_out_warpgroups(const Call& call, std::byte* memory) {
   Places places(memory);
   WarpgroupBuffers b{};
   b.input = chunks(places, positions, terms_of(call.card.input.dtype, call.weighted()), layout.up);
-  b.mid = chunks(places, positions, kMostTerms, layout.down);
+  b.mid = chunks(places, positions, call.packed.mid_terms, layout.down);
   b.down = places.take<float>(call.slots() * static_cast<std::size_t>(call.spec().hidden));
   b.local = places.take<std::int32_t>(call.slots());
   b.slot_of = places.take<std::int32_t>(positions);

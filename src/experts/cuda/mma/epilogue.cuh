@@ -29,7 +29,7 @@ __device__ __noinline__ inline float activate(Activation activation, ActivationP
 /// Zeros stand in the columns between the last channel and the next multiple of 8.
 __device__ inline void write_mid(const Planes& mid, int position, int channel, int channels, float value) {
   if (channel >= mid.columns) return;
-  const Terms terms = split(channel < channels ? value : 0.0f);
+  const Terms terms = as_terms(channel < channels ? value : 0.0f, mid.terms);
   std::uint16_t* to = mid.data + static_cast<std::size_t>(position) * mid.stride + mid.place(channel);
 #pragma unroll
   for (int k = 0; k < kMostTerms; ++k)

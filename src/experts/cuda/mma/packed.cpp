@@ -16,6 +16,7 @@ Packed::Packed(const Backend& packed_by, const ExpertsSpec& packed_spec, const E
       layout(packed_as),
       one_launch(packed_by.can.uses.has(InstructionList::of<instruction::Tma>())),
       warpgroups(has_warpgroups(layout)),
+      mid_terms(packed_by.can.accuracy == Accuracies::of<accuracy::Float32>() ? kMostTerms : 1),
       memory(std::move(weights)) {
   if (!one_launch) return;
   counters = allocate(sizeof(DecodeCounters));

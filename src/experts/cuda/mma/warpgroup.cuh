@@ -63,7 +63,7 @@ struct Ring {
 
 struct WarpgroupItem {
   Tile tile;
-  int group;  // of as many strips as a block has
+  int first_four, fours;  // of strips, one a warpgroup: all warpgroups of a block, or one less
   const std::byte* expert;
 };
 
@@ -94,10 +94,11 @@ __device__ void fill(const WarpgroupProduct& p, const WarpgroupItem& item, Ring&
   std::size_t step = 0;
   std::uint32_t bytes = 0, to = 0;
   if (part < Team::kStrips) {
-    const int four = item.group * Team::kWarpgroups + part / kWarpgroupStrips;
-    const int strip = min(strip_of(p, four, part % kWarpgroupStrips), p.weights.strips - 1);
+    const int own = part / kWarpgroupStrips;
+    const int strip = min(strip_of(p, item.first_four + own, part % kWarpgroupStrips), p.weights.strips - 1);
     from = item.expert + p.weights.blocks + strip * p.weights.strip_bytes();
-    step = bytes = block_bytes(kStorage);
+    step = block_bytes(kStorage);
+    bytes = own < item.fours ? block_bytes(kStorage) : 0;
     to = static_cast<std::uint32_t>(ring.stage_bytes - (Team::kStrips - part) * block_bytes(kStorage));
   } else if (part < Team::kStrips + 2 * kTerms) {
     const int plane = part - Team::kStrips;  // chunk and term
@@ -111,7 +112,10 @@ __device__ void fill(const WarpgroupProduct& p, const WarpgroupItem& item, Ring&
 #pragma unroll 1
   for (int block = 0; block < p.weights.k_blocks; ++block, ring.next()) {
     wait_for(ring.empty + 8 * ring.stage, ring.parity ^ 1);
-    if (bytes > 0) copy_bulk(ring.here() + to, from, bytes, ring.full + 8 * ring.stage);
+    if (bytes > 0)
+      copy_bulk(ring.here() + to, from, bytes, ring.full + 8 * ring.stage);
+    else if (part < Team::kStrips)
+      arrive(ring.full + 8 * ring.stage);
     from += step;
   }
 }
@@ -139,14 +143,13 @@ __device__ Weights<kStorage> unpack_half(SharedBytes block, int half) {
 
 /// Starts the products of a chain's columns of one term, or of all, from zero.
 template <Storage kStorage, int kCount>
-__device__ void start_chain(const Fragment<kStorage>& a, int chain, std::uint32_t tokens,
-                            float (&sums)[kCount]) {
+__device__ void start_chain(const Fragment<kStorage>& a, int chain, Tokens tokens, float (&sums)[kCount]) {
   leave_unset(sums);
   begin_products();
 #pragma unroll
   for (int i = 0; i < Fragment<kStorage>::kChainProducts; ++i) {
     const int step = chain * Fragment<kStorage>::kChainProducts + i;
-    warpgroup_product(sums, a.of[0][step], tokens + bytes_further(32 * step), i > 0 ? 1 : 0);
+    warpgroup_product(sums, a.of[0][step], tokens + (32 * step), i > 0 ? 1 : 0);
   }
   commit_products();
 }
@@ -170,20 +173,20 @@ struct Whole {
 /// Adds half a block's products to the sums; `tokens` are those of its 64 columns. While the last of them are
 /// under way something else is done.
 template <Storage kStorage, class T, class Meanwhile>
-__device__ __forceinline__ void add_half(const Weights<kStorage>& weights, std::uint32_t tokens,
-                                         TileSums<T>& sums, const Meanwhile& meanwhile) {
+__device__ __forceinline__ void add_half(const Weights<kStorage>& weights, Tokens tokens, TileSums<T>& sums,
+                                         const Meanwhile& meanwhile) {
   // Terms that are columns of one product are one step.
   constexpr int kSteps = T::kJoint ? 1 : T::kTerms, kStepTerms = T::kTerms / kSteps;
 #pragma unroll
   for (int chain = 0; chain < chains(kStorage); ++chain)
 #pragma unroll
     for (int sub = 0; sub < T::kSubs; ++sub) {
-      const std::uint32_t from = tokens + bytes_further(sub * T::kColumns * kChunkRowBytes);
+      const Tokens from = tokens + (sub * T::kColumns * kChunkRowBytes);
       Whole<kStorage, T> whole;
 #pragma unroll
       for (int step = kSteps - 1; step >= 0; --step) {
         float part[kStepTerms * T::kSums];
-        start_chain(weights.a, chain, from + bytes_further(step * T::kTermBytes), part);
+        start_chain(weights.a, chain, from + (step * T::kTermBytes), part);
         if (chain == chains(kStorage) - 1 && sub == T::kSubs - 1 && step == 0) meanwhile();
         wait_products();
 #pragma unroll
@@ -206,9 +209,8 @@ __device__ __forceinline__ void write_mid(const WarpgroupProduct& p, const Warpg
   using Team = typename T::Team;
   const int lane = static_cast<int>(threadIdx.x) % kLanes, g = lane / 4, odd = g % 2;
   const int warp = static_cast<int>(threadIdx.x) / kLanes % kWarpgroupStrips;
-  const int four = item.group * Team::kWarpgroups + static_cast<int>(threadIdx.x) / kWarpgroupLanes;
+  const int four = item.first_four + static_cast<int>(threadIdx.x) / kWarpgroupLanes;
   const int strip = strip_of(p, four, warp), own_token = 2 * (lane % 4) + odd;
-  if (four >= fours_of(p)) return;
   const bool there = strip * (kStripRows / 2) + g < p.weights.rows;
   const RowEnds ends = row_ends(p.weights, item.expert, min(strip, p.weights.strips - 1), g);
   // A loop cannot choose among registers: these are in memory, and each is read while the one before is used.
@@ -238,8 +240,8 @@ __device__ __forceinline__ void write_mid(const WarpgroupProduct& p, const Warpg
       for (int i = 0; i < 2; ++i) values[i] = A::apply(gates[i], ups[i], p.params);
     });
     // Zeros stand in the columns beyond the last channel.
-    const Terms kept = split(!there ? 0.0f : odd == 0 ? values[0] : values[1]);
-    const Terms given = split(!there ? 0.0f : odd == 0 ? values[1] : values[0]);
+    const Terms kept = as_terms(!there ? 0.0f : odd == 0 ? values[0] : values[1], p.mid.terms);
+    const Terms given = as_terms(!there ? 0.0f : odd == 0 ? values[1] : values[0], p.mid.terms);
     const std::uint32_t first_two =
         __shfl_xor_sync(~0u, given.of[0] | static_cast<std::uint32_t>(given.of[1]) << 16, 4);
     const std::uint32_t third = __shfl_xor_sync(~0u, std::uint32_t{given.of[2]}, 4);
@@ -260,8 +262,7 @@ __device__ __forceinline__ void write_out(const WarpgroupProduct& p, const Warpg
   using Team = typename T::Team;
   const int lane = static_cast<int>(threadIdx.x) % kLanes, g = lane / 4;
   const int warp = static_cast<int>(threadIdx.x) / kLanes;
-  const int strip =
-      strip_of(p, item.group * Team::kWarpgroups + warp / kWarpgroupStrips, warp % kWarpgroupStrips);
+  const int strip = strip_of(p, item.first_four + warp / kWarpgroupStrips, warp % kWarpgroupStrips);
   if (strip >= p.weights.strips) return;
   const RowEnds ends = row_ends(p.weights, item.expert, strip, g);
   const int channel = strip * kStripRows + g;
@@ -321,9 +322,20 @@ __device__ __forceinline__ void multiply_tile(const WarpgroupProduct& p, const W
     write_mid<kStorage, T>(p, item, sums);
 }
 
+/// A warpgroup without strips lets the others' stages go by.
+__device__ inline void skip_tile(const WarpgroupProduct& p, Ring& ring) {
+#pragma unroll 1
+  for (int block = 0; block < p.weights.k_blocks; ++block, ring.next()) {
+    wait_for(ring.full + 8 * ring.stage, ring.parity);
+    __syncwarp();
+    if (threadIdx.x % kLanes == 0) arrive(ring.empty + 8 * ring.stage);
+  }
+}
+
 template <class Team, Storage kStorage, int kTerms>
 __device__ __forceinline__ void multiply_any(const WarpgroupProduct& p, const WarpgroupItem& item,
                                              Ring& ring) {
+  if (static_cast<int>(threadIdx.x) / kWarpgroupLanes >= item.fours) return skip_tile(p, ring);
   const auto with = [&]<class T>(T) { multiply_tile<kStorage, T>(p, item, ring); };
   const int steps = columns_for(item.tile.count) / kColumnStep;
   if constexpr (Team::kWarpgroups == ManyWarpgroups::kWarpgroups) {
@@ -360,10 +372,13 @@ __device__ __forceinline__ void multiply_any(const WarpgroupProduct& p, const Wa
   }
 }
 
+/// Tiles one after the other, the fours of each shared out evenly among `groups`.
 __device__ inline WarpgroupItem item_of(const WarpgroupProduct& p, int i, int groups) {
   const Tile* at = p.tiles + i / groups;
+  const int group = i % groups, fours = fours_of(p), first = group * fours / groups;
   WarpgroupItem item{.tile = {load_fresh(&at->expert), load_fresh(&at->first), load_fresh(&at->count)},
-                     .group = i % groups,
+                     .first_four = first,
+                     .fours = (group + 1) * fours / groups - first,
                      .expert = nullptr};
   item.expert = p.experts + item.tile.expert * p.expert_bytes;
   return item;
