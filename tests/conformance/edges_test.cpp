@@ -4,6 +4,8 @@
 
 #include <numeric>
 #include <set>
+#include <span>
+#include <vector>
 
 #include "testing/usable_backends.h"
 #include "tests/conformance/judge.h"
@@ -82,6 +84,44 @@ TEST_P(EdgesTest, TokenCountsAtTheEndsOfKernelRanges) {
 TEST_P(EdgesTest, ManyTokens) {
   for (const Format format : members(backend().can.weights))
     Problem(everything(format), Numbers::exact, {.tokens = 67}).check(backend());
+}
+
+/// The ids of six experts that get so many tokens each: two neighbouring stretches of experts for a token.
+std::vector<std::int32_t> ids_of(const std::vector<int>& counts) {
+  std::vector<std::int32_t> experts;
+  for (std::size_t e = 0; e < counts.size(); ++e)
+    experts.insert(experts.end(), static_cast<std::size_t>(counts[e]), static_cast<std::int32_t>(e));
+  const std::size_t tokens = experts.size() / 2;
+  std::vector<std::int32_t> ids;
+  for (std::size_t t = 0; t < tokens; ++t) {
+    ids.push_back(experts[t]);
+    ids.push_back(experts[t + tokens]);
+  }
+  return ids;
+}
+
+/// Experts with every number of tokens that a tile of a card's kernels has room for, and one more.
+TEST_P(EdgesTest, ExpertsOfManySizes) {
+  FeatureSet plain = features().minus(Features::set<feature::Lora, feature::WeightOnInput, feature::ExpertMap,
+                                                    feature::MixedFormats, feature::MixedExperts>());
+  const std::vector<Format> formats = members(backend().can.weights);
+  for (const std::vector<int>& counts :
+       {std::vector{1, 17, 33, 49, 64, 80}, {16, 81, 96, 97, 112, 130}, {113, 128, 129, 144, 145, 161}}) {
+    const std::vector<std::int32_t> ids = ids_of(counts);
+    const std::vector<float> weights(ids.size(), 0.5f);
+    // The larger ones differ by the number of tokens alone, and have several blocks of columns instead.
+    const bool all = counts.front() == 1;
+    const Shape shape =
+        all ? Shape{.hidden = 40, .intermediate = 72} : Shape{.hidden = 160, .intermediate = 136};
+    for (const Format format : std::span(formats).first(all ? formats.size() : 1)) {
+      if (conformance::column_unit(format) > 128) continue;  // blocks of 256 columns: slow, and nothing more
+      for (const DType dtype : {DType::bf16, DType::f32})
+        Problem(make_case(format, format, activation(), applicable(plain, format), shape), Numbers::noisy,
+                {.tokens = static_cast<int>(ids.size() / 2), .dtype = dtype})
+            .with_routing(ids, weights)
+            .check(backend());
+    }
+  }
 }
 
 /// Groups of both kinds that kernels tell apart and inputs of one type or another, in codes that fill their

@@ -104,9 +104,14 @@ Arrange arrange_of(const Call& call, const WarpgroupBuffers& b) {
 
 }  // namespace
 
+/// Few tokens take the narrow kernel, unless the experts are few, too: on an H200 the two were even at some
+/// four slots an expert. What one launch computes has fewer (is_small).
 bool takes_warpgroups(const Call& call) {
-  return call.packed.warpgroups && call.card.input.rows > kFewTokens &&
-         call.spec().local_experts <= kMostArrangedExperts;
+  constexpr std::size_t kSlotsOfExpert = 4;
+  const auto experts = static_cast<std::size_t>(call.spec().local_experts);
+  const bool many = call.card.input.rows > kFewTokens ||
+                    (call.slots() > kFewSlots && call.slots() > kSlotsOfExpert * experts);
+  return call.packed.warpgroups && many && experts <= kMostArrangedExperts;
 }
 
 std::size_t warpgroup_bytes(const Call& call) { return lay_out_warpgroups(call, nullptr).bytes; }
