@@ -76,17 +76,20 @@ void group_slots(const Call& call, const Buffers& b) {
 }
 
 void products(const Call& call, const Buffers& b, const Planes& input) {
-  const Product up = up_product(call, b, input);
+  const Product up = up_product(call, b, input), down = down_product(call, b, up);
+  enqueue_adapters(call, b, up);
   multiply_tiles(up, b, widest_class(call, input.terms), call.card.stream);
-  multiply_tiles(down_product(call, b, up), b, widest_class(call, b.mid.terms), call.card.stream);
+  enqueue_adapters(call, b, down);
+  multiply_tiles(down, b, widest_class(call, b.mid.terms), call.card.stream);
 }
 
 }  // namespace
 
-std::size_t card_bytes(const Packed& packed, const RowsView& input, int top_k) {
+std::size_t card_bytes(const Packed& packed, const RowsView& input, int top_k, int lora_rank) {
   CardCall card;
   card.input = input;
   card.top_k = top_k;
+  card.lora.rank = lora_rank;
   return lay_out({packed, card}, nullptr).bytes;
 }
 
