@@ -55,12 +55,11 @@ class CardRowsTest : public on_card::BackendTest {
 };
 
 /// One expert a token, whose weight is 1 where it is not on the input: what rows give.
-Problem one_expert_each(Case made, testing::CallShape shape, std::vector<std::int32_t> ids = {}) {
+Problem one_expert_each(Case made, testing::CallShape shape) {
   made.spec.routed.top_k = made.spec.router.top_k = 1;
   const Problem drawn(made, Numbers::noisy, shape);
   const std::vector<float> ones(static_cast<std::size_t>(shape.tokens), 1.0f);
-  return drawn.with_routing(ids.empty() ? drawn.call().ids : std::move(ids),
-                            made.spec.routed.weight_on_input ? drawn.call().weights : ones);
+  return drawn.with_routing(drawn.call().ids, made.spec.routed.weight_on_input ? drawn.call().weights : ones);
 }
 
 /// The rows on the card, `at_once` at a time, into an output that is kUnwritten before.
@@ -128,8 +127,8 @@ TEST_P(CardRowsTest, NobodyHasRows) {
 }
 
 TEST_P(CardRowsTest, Bf16RowsAreReadWhereTheyAre) {
-  const Problem problem =
-      one_expert_each(cases(backend().can).front(), {.tokens = 8}, {0, 0, 0, 1, 3, 1, 1, 1});
+  const Problem problem = one_expert_each(cases(backend().can).front(), {.tokens = 8})
+                              .with_routing({0, 0, 0, 1, 3, 1, 1, 1}, std::vector<float>(8, 1.0f));
   const Layer layer = layer_of(backend(), problem, problem.weights(), {0, 3});
   const RowsView& given = problem.call().hidden;
   const std::vector<std::int32_t> counts = {3, 1};

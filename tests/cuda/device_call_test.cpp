@@ -117,22 +117,15 @@ TEST_P(DeviceCallTest, AGraphReplayedOnOtherNumbers) {
                            second = draw_call(spec, Numbers::noisy, {.tokens = 20}, 10);
   CardCall on_card(layer, {.hidden = first.hidden});
   const on_card::Stream stream;
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t replayed = nullptr;
-  on_card::check(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal));
-  on_card.enqueue(stream.get());
-  on_card::check(cudaStreamEndCapture(stream.get(), &graph));
-  on_card::check(cudaGraphInstantiate(&replayed, graph, 0));
+  const on_card::Graph graph(on_card, stream.get());
   for (const testing::DrawnCall* drawn : {&first, &second, &first}) {
     on_card.poison();
     on_card.write_hidden(drawn->rows);
     on_card::check(cudaDeviceSynchronize());
-    on_card::check(cudaGraphLaunch(replayed, stream.get()));
+    graph.launch(stream.get());
     stream.wait();
     expect_same(on_card.read(), run_on_host(layer, {.hidden = drawn->hidden}), "a graph");
   }
-  cudaGraphExecDestroy(replayed);
-  cudaGraphDestroy(graph);
 }
 
 TEST_P(DeviceCallTest, RowsWithAStride) {

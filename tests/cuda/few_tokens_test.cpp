@@ -16,6 +16,7 @@ namespace {
 using conformance::Case;
 using conformance::Problem;
 using on_card::CardCall;
+using on_card::Graph;
 using on_card::Results;
 using on_card::run_on_host;
 using testing::Numbers;
@@ -30,7 +31,7 @@ Case case_of(const Experts& experts) {
   const Format mxfp4 = Formats::of<format::Mxfp4>();
   Case made = conformance::make_case(mxfp4, mxfp4, Activations::of<activation::Silu>(),
                                      Features::set<feature::GateUpBias, feature::DownBias, feature::Limit>(),
-                                     {.hidden = 288, .intermediate = 160});
+                                     {.hidden = 160, .intermediate = 64});
   ExpertsSpec& routed = made.spec.routed;
   routed.experts = routed.local_experts = made.spec.router.experts = experts.all;
   routed.top_k = made.spec.router.top_k = experts.top_k;
@@ -71,7 +72,7 @@ TEST_P(FewTokensTest, TheMostTokensOfOneLaunchAndOneMore) {
   EXPECT_TRUE(takes_one_launch(made.spec.routed, 64));
   EXPECT_FALSE(takes_one_launch(made.spec.routed, 65));
   for (const DType dtype : {DType::bf16, DType::f32})
-    for (const int tokens : {63, 64, 65}) {
+    for (const int tokens : {64, 65}) {
       const Problem problem(made, Numbers::noisy, {.tokens = tokens, .dtype = dtype});
       expect_right(problem);
     }
@@ -125,28 +126,6 @@ TEST_P(FewTokensTest, FewLocalExperts) {
     for (const int tokens : {1, 8, 9}) expect_right(Problem(made, Numbers::noisy, {.tokens = tokens}));
   }
 }
-
-/// A call's graph.
-class Graph {
- public:
-  Graph(CardCall& call, cudaStream_t stream) {
-    on_card::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-    call.enqueue(stream);
-    on_card::check(cudaStreamEndCapture(stream, &graph_));
-    on_card::check(cudaGraphInstantiate(&replayed_, graph_, 0));
-  }
-  ~Graph() {
-    cudaGraphExecDestroy(replayed_);
-    cudaGraphDestroy(graph_);
-  }
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
-  void launch(cudaStream_t stream) const { on_card::check(cudaGraphLaunch(replayed_, stream)); }
-
- private:
-  cudaGraph_t graph_ = nullptr;
-  cudaGraphExec_t replayed_ = nullptr;
-};
 
 /// Two graphs of one layer and calls without one, in turn.
 TEST_P(FewTokensTest, GraphsBesideOtherCalls) {

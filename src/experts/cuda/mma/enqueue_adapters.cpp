@@ -12,6 +12,7 @@ LoraWork work_of(const Call& call, const Buffers& b, const Product& product) {
           .slots = b.positions,
           .owned = b.counts + 2 * kWidths,
           .most_slots = static_cast<int>(call.slots()),
+          .top_k = call.card.top_k,
           .low = b.low,
           .added = b.added,
           .added_stride = product.epilogue.added_stride,
@@ -30,12 +31,11 @@ void enqueue_adapters(const Call& call, const Buffers& b, const Product& product
     check(project_mid({.work = work, .mid = b.mid, .channels = call.intermediate()}, stream),
           "starting an adapter");
   else
-    check(project_input({.work = work,
-                         .rows = call.card.input,
-                         .top_k = call.card.top_k,
-                         .weights = call.weighted() ? call.card.weights : nullptr},
-                        stream),
-          "starting an adapter");
+    check(
+        project_input(
+            {.work = work, .rows = call.card.input, .weights = call.weighted() ? call.card.weights : nullptr},
+            stream),
+        "starting an adapter");
   check(add_low({.work = work,
                  .strips = product.weights,
                  .rows = product.down ? call.spec().hidden : call.spec().intermediate,

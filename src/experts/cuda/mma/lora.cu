@@ -31,8 +31,16 @@ struct Adding {
   const CardLoraExpert* expert;  // null: nothing
 
   __device__ Adding(const LoraWork& w, int position) : slot(load_fresh(w.slots + position)) {
-    const std::int32_t at = w.lora.of_slot[slot];
-    expert = at < 0 ? nullptr : w.lora.experts + at;
+    const CardLora& lora = w.lora;
+    std::int32_t at = -1;
+    if (lora.of_slot != nullptr) {
+      at = load_fresh(lora.of_slot + slot);
+    } else {
+      const std::int32_t adapter = load_fresh(lora.of_token + slot / w.top_k);
+      if (adapter >= 0 && adapter < lora.adapters)
+        at = adapter * lora.local_experts + load_fresh(w.local + slot);
+    }
+    expert = at < 0 ? nullptr : lora.experts + at;
   }
 };
 
@@ -83,7 +91,7 @@ __global__ void __launch_bounds__(kLoraThreads) project_rows(const __grid_consta
   if (adding.expert == nullptr || rank.matrix > 1) return;
   const CardDelta& delta = rank.matrix == 0 ? adding.expert->gate : adding.expert->up;
   if (rank.index >= delta.rank) return;
-  const std::byte* row = in.rows.data + adding.slot / in.top_k * in.rows.row_stride;
+  const std::byte* row = in.rows.data + adding.slot / w.top_k * in.rows.row_stride;
   const float weight = in.weights == nullptr ? 1.0f : in.weights[adding.slot];
   const float sum = sum_of(in.rows.width, [&](int k, float before) {
     const float x = __fmul_rn(weight, element(in.rows.dtype, row, k));

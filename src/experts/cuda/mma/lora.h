@@ -30,11 +30,13 @@ struct CardLoraExpert {
   CardDelta gate, up, down;
 };
 
-/// What the slots of a call add.
+/// What the slots of a call add: as listed, or what the adapter of a slot's token has for its expert.
 struct CardLora {
   std::int32_t rank = 0;                    // the largest that deltas may have; 0: nobody adds anything
-  const CardLoraExpert* experts = nullptr;  // in any order
+  const CardLoraExpert* experts = nullptr;  // in any order, or [adapters, local_experts]
   const std::int32_t* of_slot = nullptr;    // [slots] in `experts`, -1 for none
+  const std::int32_t* of_token = nullptr;   // without of_slot: [tokens] adapters; others have none
+  std::int32_t adapters = 0, local_experts = 0;
 };
 
 /// What all kernels here read. Position p is slot slots[p], of which there are *owned.
@@ -42,13 +44,13 @@ struct LoraWork {
   CardLora lora;
   const std::int32_t* slots;
   const std::int32_t* owned;
-  int most_slots;
+  int most_slots, top_k;
   float* low;    // [positions, 2, rank]: scale * A x of gate and up, or that of down
   float* added;  // [positions, added_stride], a row for each of the strips'
   std::size_t added_stride;
+  const std::int32_t* local;  // [slots] local experts
   /// Where experts have an order of the intermediate's channels (act-order of down): channel j of the strips
   /// is order[j] of the matrices, -1 none of them.
-  const std::int32_t* local;  // [slots] local experts
   const std::byte* orders;    // of the first expert; null: as they are
   std::int64_t expert_bytes;  // to the next
 };
@@ -56,8 +58,7 @@ struct LoraWork {
 /// A of gate and up.
 struct LoraInput {
   LoraWork work;
-  RowsView rows;         // on the card
-  int top_k;             // slots of a row
+  RowsView rows;         // on the card, of work.top_k slots each
   const float* weights;  // [slots] to multiply by; null: none
 };
 cudaError_t project_input(const LoraInput& input, cudaStream_t stream);
