@@ -6,11 +6,12 @@
 //
 //   bench_cuda_layer [--backend cuda.decode] --shape gpt-oss-120b --format mxfp4 --tokens 1,16,256
 //                    [--routing zipf] [--calls 16]
-//                    [--group 32] [--from logits] [--seconds 0.2] [--once] [--check]
+//                    [--group 32] [--from logits] [--lora 16] [--seconds 0.2] [--once] [--check]
 //
 // --group: columns that share a scale, of integers; 128 where it is left out.
 // --from logits: Layer::enqueue with logits of its own for each call; packing takes longer, since each layer
 // packs all of its experts.
+// --lora: the rank of an adapter that every token has, on the card, in bf16; with given ids, of cuda.mma.
 // --once: one call a token count, without a graph, for a profiler. --check: results against a backend of the
 // processor and against the same tokens in another batch, and no timing.
 #include <cuda_runtime_api.h>
@@ -24,6 +25,7 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "experts/backend.h"
@@ -46,7 +48,7 @@ struct Options {
   std::string backend = "cuda.decode", shape = "gpt-oss-120b", format = "mxfp4", routing = "uniform",
               from = "ids";
   std::vector<int> tokens = {1, 4, 16, 64, 256, 1024, 4096};
-  int calls = 16, group = 128;
+  int calls = 16, group = 128, lora = 0;
   double seconds = 0.2;
   bool once = false, check = false;
 };
@@ -73,6 +75,8 @@ Options parse(int count, char** arguments) {
       o.group = std::stoi(value);
     else if (name == "--from" && (value == "ids" || value == "logits"))
       o.from = value;
+    else if (name == "--lora")
+      o.lora = std::stoi(value);
     else if (name == "--calls")
       o.calls = std::stoi(value);
     else if (name == "--seconds")
@@ -109,6 +113,38 @@ std::unique_ptr<cuda::Packed> make_layer(const Backend& backend, const ExpertsSp
           "copying weights");
   return packed;
 }
+
+/// An adapter of all experts, whose matrices are one number: A by rows, B by columns.
+struct Adapter {
+  cuda::DeviceMemory matrices, table, of_token;
+  cuda::CardLora lora;
+
+  Adapter() = default;
+  Adapter(const ExpertsSpec& spec, int rank, int tokens) : of_token(upload(std::vector<int>(tokens, 0))) {
+    const std::size_t expert = 6 * std::size_t(rank) * std::size_t(spec.hidden + spec.intermediate);
+    matrices = cuda::allocate(expert * std::size_t(spec.local_experts));
+    check(cudaMemset(matrices.get(), 0x3B, expert * std::size_t(spec.local_experts)), "filling");
+    std::vector<cuda::CardLoraExpert> experts(std::size_t(spec.local_experts));
+    for (std::size_t e = 0; e < experts.size(); ++e) {
+      const std::byte* at = matrices.get() + e * expert;
+      const auto delta = [&](int rows, int cols) {
+        const std::byte* const first =
+            std::exchange(at, at + std::size_t(rank) * std::size_t(rows + cols) * 2);
+        const std::byte* const behind = first + std::size_t(rank) * std::size_t(cols) * 2;
+        return cuda::CardDelta{{first, DType::bf16, cols, 1}, {behind, DType::bf16, 1, rows}, 1.0f, rank};
+      };
+      experts[e].gate = delta(spec.intermediate, spec.hidden);
+      experts[e].up = delta(spec.intermediate, spec.hidden);
+      experts[e].down = delta(spec.hidden, spec.intermediate);
+    }
+    table = upload(experts);
+    lora = {.rank = rank,
+            .experts = reinterpret_cast<const cuda::CardLoraExpert*>(table.get()),
+            .of_token = reinterpret_cast<const std::int32_t*>(of_token.get()),
+            .adapters = 1,
+            .local_experts = spec.local_experts};
+  }
+};
 
 /// Logits of which the top_k are experts without replacement, all alike or Zipf(1) over shuffled experts: the
 /// logarithm of an expert's share, plus Gumbel noise.
@@ -199,6 +235,7 @@ class Bench {
                    memory.data() + e * layout.bytes, *team);
     for (int i = 0; i < (o_.check ? 1 : kLayers); ++i)
       layers_.push_back(make_layer(backend_, spec(), memory));
+    if (o_.lora > 0) adapter_ = Adapter(spec(), o_.lora, *std::ranges::max_element(o_.tokens));
   }
 
   /// All experts are the drawn ones again and again, each packed for itself. No selection bias and no expert
@@ -255,7 +292,8 @@ class Bench {
             .expert_map = nullptr,
             .output = output,
             .workspace = workspace,
-            .stream = stream_};
+            .stream = stream_,
+            .lora = adapter_.lora};
   }
 
   struct Memory {
@@ -272,7 +310,7 @@ class Bench {
              0};
     m.view.data = m.rows.get();
     const std::size_t bytes = from_logits() ? whole_layers_[0].device_workspace_bytes(tokens)
-                                            : cuda::card_bytes(*layers_[0], m.view, spec().top_k);
+                                            : cuda::card_bytes(*layers_[0], m.view, spec().top_k, o_.lora);
     m.workspace = cuda::allocate(bytes);
     m.workspace_bytes = bytes;
     check(cudaMemset(m.workspace.get(), 0xFF, bytes), "poisoning");
@@ -349,7 +387,8 @@ class Bench {
         "{:.0f}, "
         "\"floor_us\": {:.2f}, \"share_of_floor\": {:.3f}, \"tb_per_s\": {:.2f}, \"tflops\": {:.1f}, "
         "\"sm_clock\": {}}}\n",
-        o_.backend, o_.shape, storage_text(spec().formats), o_.from, o_.routing, tokens, median,
+        o_.backend, o_.shape, storage_text(spec().formats),
+        o_.lora > 0 ? fmt::format("{}, lora {}", o_.from, o_.lora) : o_.from, o_.routing, tokens, median,
         times[times.size() / 10], times[times.size() * 9 / 10], times[0], times.size(), experts, bytes, flops,
         floor, floor / median, 1e-6 * bytes / median, 1e-6 * flops / median, sm_clock());
   }
@@ -442,6 +481,7 @@ class Bench {
   cudaStream_t stream_ = nullptr;
   LayerWeights few_weights_;
   std::vector<std::unique_ptr<cuda::Packed>> layers_;
+  Adapter adapter_;
   std::vector<Layer> whole_layers_;
 };
 
