@@ -133,9 +133,8 @@ struct Adapter {
         const std::byte* const behind = first + std::size_t(rank) * std::size_t(cols) * 2;
         return cuda::CardDelta{{first, DType::bf16, cols, 1}, {behind, DType::bf16, 1, rows}, 1.0f, rank};
       };
-      experts[e].gate = delta(spec.intermediate, spec.hidden);
-      experts[e].up = delta(spec.intermediate, spec.hidden);
-      experts[e].down = delta(spec.hidden, spec.intermediate);
+      experts[e] = {delta(spec.intermediate, spec.hidden), delta(spec.intermediate, spec.hidden),
+                    delta(spec.hidden, spec.intermediate)};
     }
     table = upload(experts);
     lora = {.rank = rank,
