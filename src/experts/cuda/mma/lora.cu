@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two small products of an adapter. A warp has a sum of A and a thread one of B: at rank 16 both together
-// are a hundredth of an expert's multiply-adds. What earlier kernels of the call wrote is read past L1.
+// The two small products of an adapter. A warp has a sum of A, each lane every 32nd column and then a tree,
+// and a thread one of B: at rank 16 both together are a hundredth of an expert's multiply-adds, so what
+// matters is that loads do not wait for each other. What earlier kernels of the call wrote is read past L1.
 #include "experts/cuda/mma/lora.h"
 
 #include <cuda_runtime.h>
@@ -14,15 +15,33 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kLoraThreads = 256, kLoraWarps = kLoraThreads / kLanes;
+/// Columns of the input that a block has in shared memory at a time.
+constexpr int kLoraColumns = 1024;
 
-__device__ float element(DType dtype, const std::byte* data, std::int64_t index) {
-  if (dtype == DType::f32) return reinterpret_cast<const float*>(data)[index];
-  const std::uint16_t bits = reinterpret_cast<const std::uint16_t*>(data)[index];
-  return dtype == DType::bf16 ? format::bf16_to_float(bits) : format::f16_to_float(bits);
+struct ReadF32 {
+  using Stored = float;
+  static __device__ float number(float value) { return value; }
+};
+struct ReadBf16 {
+  using Stored = std::uint16_t;
+  static __device__ float number(std::uint16_t bits) { return format::bf16_to_float(bits); }
+};
+struct ReadF16 {
+  using Stored = std::uint16_t;
+  static __device__ float number(std::uint16_t bits) { return format::f16_to_float(bits); }
+};
+
+/// Calls f.operator()<Read>(). Outside of loops: loads that wait for a type cannot be many at a time.
+template <class F>
+__device__ auto visit(DType dtype, F f) {
+  if (dtype == DType::bf16) return f.template operator()<ReadBf16>();
+  if (dtype == DType::f16) return f.template operator()<ReadF16>();
+  return f.template operator()<ReadF32>();
 }
 
-__device__ float element(const CardMatrix& m, std::int64_t row, std::int64_t column) {
-  return element(m.dtype, m.data, row * m.row_stride + column * m.col_stride);
+template <class Read>
+__device__ float element(const std::byte* data, std::int64_t index) {
+  return Read::number(reinterpret_cast<const typename Read::Stored*>(data)[index]);
 }
 
 /// A slot, and what it adds.
@@ -68,36 +87,79 @@ struct Rank {
   }
 };
 
-/// Lanes take columns in turn, each adding its own with add(column, sum), and then their sums as a tree.
-template <class Add>
-__device__ float sum_of(int columns, Add add) {
-  float sum = 0;
-#pragma unroll 4
-  for (int k = static_cast<int>(threadIdx.x) % kLanes; k < columns; k += kLanes) sum = add(k, sum);
-  for (int step = kLanes / 2; step > 0; step /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, step));
-  return sum;
+/// Some columns of a slot's input, for the rows of A.
+struct Columns {
+  const float* x;             // [count]
+  const std::int32_t* order;  // [count] the matrix's columns, -1 for none; null: they follow each other
+  int first, count;
+};
+
+/// Adds to `sum` what a lane's columns of a row give: every 32nd.
+__device__ float add_columns(const CardMatrix& a, int row, const Columns& columns, float sum) {
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  return visit(a.dtype, [&]<class Read>() {
+    const std::int64_t at = row * a.row_stride, stride = a.col_stride;
+    if (columns.order != nullptr) {
+      for (int k = lane; k < columns.count; k += kLanes)
+        if (const int column = columns.order[k]; column >= 0)
+          sum = __fmaf_rn(element<Read>(a.data, at + column * stride), columns.x[k], sum);
+    } else if (stride == 1) {
+#pragma unroll 8
+      for (int k = lane; k < columns.count; k += kLanes)
+        sum = __fmaf_rn(element<Read>(a.data, at + columns.first + k), columns.x[k], sum);
+    } else {
+#pragma unroll 8
+      for (int k = lane; k < columns.count; k += kLanes)
+        sum = __fmaf_rn(element<Read>(a.data, at + (columns.first + k) * stride), columns.x[k], sum);
+    }
+    return sum;
+  });
 }
 
-__device__ void write_low(const LoraWork& w, const Rank& rank, float value) {
+/// What a block projects: a slot's input, value(k) in `columns` columns, for the rows of two matrices.
+struct Projection {
+  const CardDelta* deltas[2];
+  const std::int32_t* order;  // [columns], as of Columns
+  int columns;
+};
+
+template <class Value>
+__device__ void project(const LoraWork& w, const Projection& p, Value value) {
+  __shared__ float x[kLoraColumns];
+  const Rank rank(w.lora.rank);
+  const CardDelta* delta = rank.matrix > 1 ? nullptr : p.deltas[rank.matrix];
+  const bool mine = delta != nullptr && rank.index < delta->rank;
+  float sum = 0;
+#pragma unroll 1
+  for (int first = 0; first < p.columns; first += kLoraColumns) {
+    const int count = min(kLoraColumns, p.columns - first);
+    __syncthreads();  // nobody reads the columns before
+#pragma unroll
+    for (int k = static_cast<int>(threadIdx.x); k < kLoraColumns; k += kLoraThreads)
+      if (k < count) x[k] = value(first + k);
+    __syncthreads();
+    if (mine)
+      sum = add_columns(delta->a, rank.index,
+                        {x, p.order == nullptr ? nullptr : p.order + first, first, count}, sum);
+  }
+  if (!mine) return;
+  for (int step = kLanes / 2; step > 0; step /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, step));
   if (threadIdx.x % kLanes == 0)
-    w.low[(std::size_t{blockIdx.x} * 2 + rank.matrix) * w.lora.rank + rank.index] = value;
+    w.low[(std::size_t{blockIdx.x} * 2 + rank.matrix) * w.lora.rank + rank.index] =
+        __fmul_rn(delta->scale, sum);
 }
 
 __global__ void __launch_bounds__(kLoraThreads) project_rows(const __grid_constant__ LoraInput in) {
   const LoraWork& w = in.work;
   if (!has_position(w)) return;
   const Adding adding(w, static_cast<int>(blockIdx.x));
-  const Rank rank(w.lora.rank);
-  if (adding.expert == nullptr || rank.matrix > 1) return;
-  const CardDelta& delta = rank.matrix == 0 ? adding.expert->gate : adding.expert->up;
-  if (rank.index >= delta.rank) return;
+  if (adding.expert == nullptr) return;
   const std::byte* row = in.rows.data + adding.slot / w.top_k * in.rows.row_stride;
   const float weight = in.weights == nullptr ? 1.0f : in.weights[adding.slot];
-  const float sum = sum_of(in.rows.width, [&](int k, float before) {
-    const float x = __fmul_rn(weight, element(in.rows.dtype, row, k));
-    return __fmaf_rn(element(delta.a, rank.index, k), x, before);
+  const Projection projection{{&adding.expert->gate, &adding.expert->up}, nullptr, in.rows.width};
+  visit(in.rows.dtype, [&]<class Read>() {
+    project(w, projection, [&](int k) { return __fmul_rn(weight, element<Read>(row, k)); });
   });
-  write_low(w, rank, __fmul_rn(delta.scale, sum));
 }
 
 /// A number of a plane, whose terms sum to it without a rounding.
@@ -113,17 +175,9 @@ __global__ void __launch_bounds__(kLoraThreads) project_planes(const __grid_cons
   const LoraWork& w = in.work;
   if (!has_position(w)) return;
   const Adding adding(w, static_cast<int>(blockIdx.x));
-  const Rank rank(w.lora.rank);
-  if (adding.expert == nullptr || rank.matrix > 0) return;
-  const CardDelta& delta = adding.expert->down;
-  if (rank.index >= delta.rank) return;
-  const std::int32_t* order = order_of(w, adding.slot);
-  const float sum = sum_of(in.channels, [&](int k, float before) {
-    const int column = order == nullptr ? k : order[k];
-    if (column < 0) return before;
-    return __fmaf_rn(element(delta.a, rank.index, column), read(in.mid, blockIdx.x, k), before);
-  });
-  write_low(w, rank, __fmul_rn(delta.scale, sum));
+  if (adding.expert == nullptr) return;
+  project(w, {{&adding.expert->down, nullptr}, order_of(w, adding.slot), in.channels},
+          [&](int k) { return read(in.mid, blockIdx.x, k); });
 }
 
 __global__ void __launch_bounds__(kLoraThreads) add_ranks(const __grid_constant__ LoraAdd in) {
@@ -144,7 +198,13 @@ __global__ void __launch_bounds__(kLoraThreads) add_ranks(const __grid_constant_
     const CardDelta& delta = in.down ? expert.down : gate ? expert.gate : expert.up;
     const std::size_t matrix = in.down || gate ? 0 : 1;  // as in LoraWork::low
     const float* low = w.low + (std::size_t{blockIdx.x} * 2 + matrix) * w.lora.rank;
-    for (int r = 0; r < delta.rank; ++r) sum = __fmaf_rn(element(delta.b, row, r), __ldcg(low + r), sum);
+    sum = visit(delta.b.dtype, [&]<class Read>() {
+      const std::int64_t at = row * delta.b.row_stride, stride = delta.b.col_stride;
+#pragma unroll 8
+      for (int r = 0; r < delta.rank; ++r)
+        sum = __fmaf_rn(element<Read>(delta.b.data, at + r * stride), __ldcg(low + r), sum);
+      return sum;
+    });
   }
   w.added[blockIdx.x * w.added_stride + strip_row] = sum;
 }
