@@ -149,6 +149,10 @@ class Layer {
   // calling thread is as it was afterwards. `run` and `run_rows`, with the processor's memory, work beside
   // them.
 
+  /// Copies adapters to the card, for its calls: number i of a call's adapter_ids is adapters[i]. They take
+  /// their size of the card's memory. Throws invalid_argument for what `run` would refuse, out_of_memory,
+  /// device.
+  std::shared_ptr<const DeviceAdapters> put_adapters(std::span<const LoraAdapter* const> adapters) const;
   /// Bytes of the card's memory with which enqueue puts `tokens` tokens at a time into the stream, whatever
   /// their type. A call given less than for all its tokens splits them; less than for one is an error.
   std::size_t device_workspace_bytes(int tokens) const;

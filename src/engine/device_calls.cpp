@@ -67,6 +67,7 @@ DeviceCall slice(const DeviceCall& call, const LayerSpec& spec, int first, int c
   move_to_part(part, spec, first, count);
   if (call.router_logits) part.router_logits += std::ptrdiff_t{first} * spec.routed.experts;
   if (call.token_ids) part.token_ids += first;
+  if (call.adapter_ids) part.adapter_ids += first;
   return part;
 }
 
@@ -101,9 +102,24 @@ const DeviceLayer& PackedLayer::on_device() const {
   return *device_;
 }
 
+void PackedLayer::check_put(const DeviceAdapters* adapters, const std::int32_t* ids) const {
+  need((adapters != nullptr) == (ids != nullptr), "bad_adapter",
+       "adapters and adapter_ids: give both or neither");
+  need(adapters == nullptr || &adapters->layer() == device_.get(), "bad_adapter",
+       "adapters: they were put on the card by another layer");
+}
+
+std::shared_ptr<const DeviceAdapters> PackedLayer::put_adapters(
+    std::span<const LoraAdapter* const> adapters) const {
+  const DeviceLayer& layer = on_device();
+  check_adapters(adapters, {}, 0);
+  return layer.put_adapters(adapters);
+}
+
 void PackedLayer::check(const DeviceCall& call) const {
   check_rows(call.hidden, spec().hidden());
   check_alignment(call.hidden);
+  check_put(call.adapters, call.adapter_ids);
   need(!call.shared_out || spec().shared, "bad_outputs", "shared_out: the layer has no shared expert");
   const bool given = call.routing.ids != nullptr || call.routing.weights != nullptr;
   need(!given || !call.router_logits, "bad_routing", "routing: give routing or router_logits, not both");
@@ -121,6 +137,7 @@ void PackedLayer::check(const DeviceRows& call) const {
   check_mode(contiguous ? CallModes::of<call::Contiguous>() : CallModes::of<call::Batched>());
   check_rows(call.hidden, spec().routed.hidden);
   check_alignment(call.hidden);
+  check_put(call.adapters, call.adapter_ids);
   need(call.hidden.rows == 0 || call.output != nullptr, "bad_rows", "rows: no output");
   need(contiguous != (call.counts != nullptr), "bad_rows", "rows: give offsets or counts, one of the two");
   const std::int64_t room = std::int64_t{spec().routed.local_experts} * call.max_tokens;

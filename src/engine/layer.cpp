@@ -23,6 +23,10 @@ std::size_t Layer::workspace_bytes(int tokens) const { return state_->layer.work
 void Layer::run(const LayerCall& call) const { state_->layer.run(call); }
 std::size_t Layer::rows_workspace_bytes(int rows) const { return state_->layer.rows_workspace_bytes(rows); }
 void Layer::run_rows(const ExpertRows& call) const { state_->layer.run_rows(call); }
+std::shared_ptr<const DeviceAdapters> Layer::put_adapters(
+    std::span<const LoraAdapter* const> adapters) const {
+  return state_->layer.put_adapters(adapters);
+}
 std::size_t Layer::device_workspace_bytes(int tokens) const {
   return state_->layer.device_workspace_bytes(tokens);
 }

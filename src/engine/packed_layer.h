@@ -95,6 +95,7 @@ class PackedLayer {
   void run_rows(const ExpertRows& call) const;
 
   // device_calls.cpp
+  std::shared_ptr<const DeviceAdapters> put_adapters(std::span<const LoraAdapter* const> adapters) const;
   std::size_t device_workspace_bytes(int tokens) const;
   void enqueue(const DeviceCall& call) const;
   std::size_t device_rows_workspace_bytes(int rows) const;
@@ -160,6 +161,7 @@ class PackedLayer {
   // device_calls.cpp
   void put_on_device();
   const DeviceLayer& on_device() const;
+  void check_put(const DeviceAdapters* adapters, const std::int32_t* ids) const;
   void check(const DeviceCall& call) const;
   void check(const DeviceRows& call) const;
 

@@ -246,6 +246,9 @@ struct RowRange {
 class DeviceLayer {
  public:
   virtual ~DeviceLayer() = default;
+  /// Copies adapters, which have been validated, into the device's memory.
+  virtual std::shared_ptr<const DeviceAdapters> put_adapters(
+      std::span<const LoraAdapter* const> adapters) const = 0;
   /// Of one part with so many tokens, whatever their type. Grows with the tokens.
   virtual std::size_t workspace_bytes(int tokens) const = 0;
   /// Starts all of a call: routing, experts, shared experts.

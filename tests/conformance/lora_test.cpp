@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <list>
 
 #include "format/scales.h"
 #include "routing/group.h"
@@ -164,10 +165,12 @@ TEST_P(LoraTest, OnMinusOffIsTheMergedDifference) {
     const Format plain = Formats::of<format::F32>();
     spec_of_merged.routed.formats = {
         .gate = spec.formats.gate ? std::optional(plain) : std::nullopt, .up = plain, .down = plain};
+    const std::string in_float32 =
+        backend().can.weights.has(plain) ? std::string(backend().name) : "reference";
     const Layer merged(choose({.layer = spec_of_merged,
-                               .device = testing::device_for(backend().name),
+                               .device = testing::device_for(in_float32),
                                .tokens = {1},
-                               .by_name = std::string(backend().name)}),
+                               .by_name = in_float32}),
                        weights, {.executor = make_thread_team(2)});
     std::vector<float> merged_out(static_cast<std::size_t>(4 * spec.hidden));
     std::vector<std::byte> workspace(merged.workspace_bytes(4));
@@ -210,6 +213,57 @@ TEST_P(LoraTest, TokensDoNotSeeEachOther) {
           << problem.name() << ", token " << token;
     }
   }
+}
+
+/// Of more tokens than a kernel for few of them takes, in experts of many and of few.
+TEST_P(LoraTest, ManyTokens) {
+  for (const Format format : formats()) {
+    const Case made = make_case(format, format, members(backend().can.activations).front(),
+                                Features::set<feature::Lora>(), {.hidden = 64, .intermediate = 96});
+    const Problem problem(made, Numbers::noisy, {.tokens = 90});
+    const Layer layer = problem.layer(backend());
+    const Outputs together = problem.run(layer);
+    problem.expect_right(together);
+    EXPECT_EQ(problem.run(layer, 66), together) << problem.name();
+  }
+}
+
+/// The same numbers with gaps in and between rows.
+class Spread {
+ public:
+  LoraAdapter operator()(LoraAdapter adapter) {
+    for (LoraExpert& expert : adapter.routed)
+      for (LoraDelta* delta : {&expert.gate, &expert.up, &expert.down})
+        if (*delta) {
+          spread(delta->a);
+          spread(delta->b);
+        }
+    return adapter;
+  }
+
+ private:
+  void spread(LoraMatrix& matrix) {
+    const std::ptrdiff_t width = bits(matrix.dtype) / 8, col = 2 * width, row = col * matrix.cols + width;
+    memory_.emplace_back(static_cast<std::size_t>(row * matrix.rows), std::byte{0xFF});
+    for (std::int64_t i = 0; i < matrix.rows; ++i)
+      for (std::int64_t k = 0; k < matrix.cols; ++k)
+        std::copy_n(matrix.data + i * matrix.row_stride + k * matrix.col_stride, width,
+                    memory_.back().data() + i * row + k * col);
+    matrix.data = memory_.back().data();
+    matrix.row_stride = row;
+    matrix.col_stride = col;
+  }
+
+  std::list<std::vector<std::byte>> memory_;
+};
+
+TEST_P(LoraTest, AnyStrides) {
+  const Problem problem(plain(formats().front()), Numbers::noisy, {.tokens = 7});
+  const Layer layer = problem.layer(backend());
+  Spread spread;
+  std::vector<LoraAdapter> apart;
+  for (const LoraAdapter& adapter : problem.lora().adapters) apart.push_back(spread(adapter));
+  EXPECT_EQ(problem.run(layer, 0, apart), problem.run(layer));
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, LoraTest, ::testing::ValuesIn(testing::usable_backends()), test_name);

@@ -47,6 +47,8 @@ class CardCall {
         weights_(std::span(call.routing.weights, ids_.span().size())),
         logits_(call.router_logits),
         token_ids_(call.token_ids),
+        adapter_ids_(call.adapter_ids),
+        adapters_(call.adapter_ids.empty() ? nullptr : layer.put_adapters(call.adapters)),
         experts_out_(elements(call)),
         shared_out_(shared_ ? elements(call) : 0),
         block_out_(elements(call)),
@@ -59,6 +61,10 @@ class CardCall {
       device_.routing = {ids_.get(), weights_.get(), call.routing.tokens, call.routing.top_k};
     if (!call.router_logits.empty()) device_.router_logits = logits_.get();
     if (!call.token_ids.empty()) device_.token_ids = token_ids_.get();
+    if (adapters_ != nullptr) {
+      device_.adapters = adapters_.get();
+      device_.adapter_ids = adapter_ids_.get();
+    }
     device_.experts_out = experts_out_.get();
     if (shared_) device_.shared_out = shared_out_.get();
     device_.block_out = block_out_.get();
@@ -82,6 +88,7 @@ class CardCall {
     workspace_.poison();
   }
   void write_hidden(std::span<const std::byte> rows) { hidden_.write(rows); }
+  void write_adapter_ids(std::span<const std::int32_t> ids) { adapter_ids_.write(ids); }
   Results read() const {
     return {experts_out_.read(), shared_out_.read(), block_out_.read(), topk_weights_.read(),
             topk_ids_.read()};
@@ -114,10 +121,34 @@ class CardCall {
   Array<std::int32_t> ids_;
   Array<float> weights_, logits_;
   Array<std::int64_t> token_ids_;
+  Array<std::int32_t> adapter_ids_;
+  std::shared_ptr<const DeviceAdapters> adapters_;
   Array<float> experts_out_, shared_out_, block_out_, topk_weights_;
   Array<std::int32_t> topk_ids_;
   Array<std::byte> workspace_;
   DeviceCall device_;
+};
+
+/// A call's graph.
+class Graph {
+ public:
+  Graph(CardCall& call, cudaStream_t stream) {
+    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    call.enqueue(stream);
+    check(cudaStreamEndCapture(stream, &graph_));
+    check(cudaGraphInstantiate(&replayed_, graph_, 0));
+  }
+  ~Graph() {
+    cudaGraphExecDestroy(replayed_);
+    cudaGraphDestroy(graph_);
+  }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  void launch(cudaStream_t stream) const { check(cudaGraphLaunch(replayed_, stream)); }
+
+ private:
+  cudaGraph_t graph_ = nullptr;
+  cudaGraphExec_t replayed_ = nullptr;
 };
 
 inline void expect_same(const Results& got, const Results& want, const std::string& what) {

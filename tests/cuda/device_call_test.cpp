@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layer::enqueue gives the bits of Layer::run: every declared format, activation and feature, every type of
-// input, ids or logits or nothing given, whole and in parts, in a graph; and it refuses what it should.
+// Layer::enqueue gives the bits of Layer::run, on every backend of a card: every declared format, activation
+// and feature, every type of input, ids or logits or nothing given, whole and in parts, in a graph; and it
+// refuses what it should.
 #include <algorithm>
 #include <array>
 
@@ -20,14 +21,7 @@ using on_card::Results;
 using on_card::run_on_host;
 using testing::Numbers;
 
-class DeviceCallTest : public on_card::Test {
- protected:
-  static const Backend& backend() { return *on_card::backends().front(); }
-  static Layer layer_of(const LayerSpec& spec, const LayerWeights& weights) {
-    return Layer(small::plan_for(spec, std::string(backend().name)), weights,
-                 {.executor = make_thread_team(2)});
-  }
-};
+class DeviceCallTest : public on_card::BackendTest {};
 
 constexpr std::array kTypes = {DType::bf16, DType::f16, DType::f32};
 
@@ -35,7 +29,7 @@ LayerCall host_call(const testing::DrawnCall& drawn, int top_k) {
   return {.hidden = drawn.hidden, .routing = drawn.routing(top_k)};
 }
 
-TEST_F(DeviceCallTest, EverythingDeclaredWithGivenIds) {
+TEST_P(DeviceCallTest, EverythingDeclaredWithGivenIds) {
   std::size_t index = 0;
   for (const Case& made : conformance::declared_cases(backend().can)) {
     const DType dtype = kTypes[index++ % kTypes.size()];
@@ -52,10 +46,10 @@ std::vector<float> draw_logits(int tokens, int experts) {
   return draw.normals(std::int64_t{tokens} * experts, 2.0);
 }
 
-TEST_F(DeviceCallTest, TheLayersOwnRouterAndGivenLogits) {
-  const LayerSpec spec = small::spec();
+TEST_P(DeviceCallTest, TheLayersOwnRouterAndGivenLogits) {
+  const LayerSpec spec = small_spec();
   const LayerWeights weights = draw_weights(spec, Numbers::noisy, 3);
-  const Layer layer = layer_of(spec, weights);
+  const Layer layer = small_layer(spec, weights);
   for (const DType dtype : kTypes)
     for (const int tokens : {1, 5, 100}) {
       const testing::DrawnCall drawn = draw_call(spec, Numbers::noisy, {.tokens = tokens, .dtype = dtype}, 9);
@@ -68,37 +62,36 @@ TEST_F(DeviceCallTest, TheLayersOwnRouterAndGivenLogits) {
     }
 }
 
-TEST_F(DeviceCallTest, EveryScoreWithAMapAndManyTokens) {
+TEST_P(DeviceCallTest, EveryScoreWithAMapAndManyTokens) {
   for (const std::string_view score : Score::all()) {
-    LayerSpec spec = small::spec();
+    LayerSpec spec = small_spec();
     spec.router.score = *Score::parse(score);
     spec.router.groups = 4;
     spec.router.groups_kept = 2;
     spec.routed.local_experts = 5;
     const LayerWeights weights = draw_weights(spec, Numbers::noisy, 4);
-    const Layer layer(small::plan_for(spec, std::string(backend().name)), weights,
-                      {.expert_map = {3, -1, 0, 1, -1, 4, 2, -1}, .executor = make_thread_team(2)});
+    const Layer layer = small_layer(spec, weights, {3, -1, 0, 1, -1, 4, 2, -1});
     const testing::DrawnCall drawn = draw_call(spec, Numbers::noisy, {.tokens = 300}, 9);
     const LayerCall call{.hidden = drawn.hidden};
     expect_same(CardCall(layer, call).run(), run_on_host(layer, call), std::string(score));
   }
 }
 
-TEST_F(DeviceCallTest, ByTokenId) {
-  LayerSpec spec = small::spec();
+TEST_P(DeviceCallTest, ByTokenId) {
+  LayerSpec spec = small_spec();
   spec.router.by_token_id = true;
   spec.router.selection_bias = false;
   const LayerWeights weights = draw_weights(spec, Numbers::noisy, 3);
-  const Layer layer = layer_of(spec, weights);
+  const Layer layer = small_layer(spec, weights);
   const testing::DrawnCall drawn = draw_call(spec, Numbers::noisy, {.tokens = 9}, 9);
   const LayerCall call{.hidden = drawn.hidden, .token_ids = drawn.token_ids};
   expect_same(CardCall(layer, call).run(), run_on_host(layer, call), "by token id");
 }
 
-TEST_F(DeviceCallTest, InPartsAndWithSomeOutputs) {
-  const LayerSpec spec = small::spec();
+TEST_P(DeviceCallTest, InPartsAndWithSomeOutputs) {
+  const LayerSpec spec = small_spec();
   const LayerWeights weights = draw_weights(spec, Numbers::noisy, 3);
-  const Layer layer = layer_of(spec, weights);
+  const Layer layer = small_layer(spec, weights);
   const testing::DrawnCall drawn = draw_call(spec, Numbers::noisy, {.tokens = 11}, 9);
   const LayerCall call{.hidden = drawn.hidden};
   const Results want = run_on_host(layer, call);
@@ -116,36 +109,29 @@ TEST_F(DeviceCallTest, InPartsAndWithSomeOutputs) {
   EXPECT_TRUE(on_card::same_bits(shared.run().shared_out, want.shared_out));
 }
 
-TEST_F(DeviceCallTest, AGraphReplayedOnOtherNumbers) {
-  const LayerSpec spec = small::spec();
+TEST_P(DeviceCallTest, AGraphReplayedOnOtherNumbers) {
+  const LayerSpec spec = small_spec();
   const LayerWeights weights = draw_weights(spec, Numbers::noisy, 3);
-  const Layer layer = layer_of(spec, weights);
+  const Layer layer = small_layer(spec, weights);
   const testing::DrawnCall first = draw_call(spec, Numbers::noisy, {.tokens = 20}, 9),
                            second = draw_call(spec, Numbers::noisy, {.tokens = 20}, 10);
   CardCall on_card(layer, {.hidden = first.hidden});
   const on_card::Stream stream;
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t replayed = nullptr;
-  on_card::check(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal));
-  on_card.enqueue(stream.get());
-  on_card::check(cudaStreamEndCapture(stream.get(), &graph));
-  on_card::check(cudaGraphInstantiate(&replayed, graph, 0));
+  const on_card::Graph graph(on_card, stream.get());
   for (const testing::DrawnCall* drawn : {&first, &second, &first}) {
     on_card.poison();
     on_card.write_hidden(drawn->rows);
     on_card::check(cudaDeviceSynchronize());
-    on_card::check(cudaGraphLaunch(replayed, stream.get()));
+    graph.launch(stream.get());
     stream.wait();
     expect_same(on_card.read(), run_on_host(layer, {.hidden = drawn->hidden}), "a graph");
   }
-  cudaGraphExecDestroy(replayed);
-  cudaGraphDestroy(graph);
 }
 
-TEST_F(DeviceCallTest, RowsWithAStride) {
-  const LayerSpec spec = small::spec();
+TEST_P(DeviceCallTest, RowsWithAStride) {
+  const LayerSpec spec = small_spec();
   const LayerWeights weights = draw_weights(spec, Numbers::noisy, 3);
-  const Layer layer = layer_of(spec, weights);
+  const Layer layer = small_layer(spec, weights);
   for (const std::ptrdiff_t gap : {2, 64}) {
     testing::DrawnCall drawn = draw_call(spec, Numbers::noisy, {.tokens = 6}, 9);
     const auto row = static_cast<std::size_t>(drawn.hidden.row_stride);
@@ -161,10 +147,10 @@ TEST_F(DeviceCallTest, RowsWithAStride) {
   }
 }
 
-TEST_F(DeviceCallTest, Refusals) {
-  const LayerSpec spec = small::spec();
+TEST_P(DeviceCallTest, Refusals) {
+  const LayerSpec spec = small_spec();
   LayerWeights weights = draw_weights(spec, Numbers::noisy, 3);
-  const Layer layer = layer_of(spec, weights);
+  const Layer layer = small_layer(spec, weights);
   const testing::DrawnCall drawn = draw_call(spec, Numbers::noisy, {.tokens = 4}, 9);
   const auto refused = [&](std::string_view code, auto change) {
     CardCall on_card(layer, {.hidden = drawn.hidden});
@@ -183,7 +169,7 @@ TEST_F(DeviceCallTest, Refusals) {
   });
   refused("bad_routing", [](DeviceCall& c) { c.routing = {c.topk_ids, c.topk_weights, 4, 2}; });
   weights.router.weight.reset();
-  const Layer without = layer_of(spec, weights);
+  const Layer without = small_layer(spec, weights);
   small::expect_error("no_router", [&] { CardCall(without, {.hidden = drawn.hidden}).enqueue(nullptr); });
   small::expect_error("not_planned", [&] {
     const std::array<std::int32_t, 8> counts{};
@@ -191,15 +177,14 @@ TEST_F(DeviceCallTest, Refusals) {
   });
 }
 
-TEST_F(DeviceCallTest, ALargerRouterTakesGivenIds) {
-  LayerSpec spec = small::spec();
+TEST_P(DeviceCallTest, ALargerRouterTakesGivenIds) {
+  LayerSpec spec = small_spec();
   spec.shared.reset();
   spec.routed.experts = spec.router.experts = 1100;
   spec.routed.local_experts = 8;
   std::vector<std::int32_t> map(1100, -1);
   for (int e = 0; e < 8; ++e) map[static_cast<std::size_t>(e * 137)] = e;
-  const Layer layer(small::plan_for(spec, std::string(backend().name)), draw_weights(spec, Numbers::noisy, 3),
-                    {.expert_map = map, .executor = make_thread_team(1)});
+  const Layer layer = small_layer(spec, draw_weights(spec, Numbers::noisy, 3), map);
   const testing::DrawnCall drawn = draw_call(spec, Numbers::noisy, {.tokens = 4}, 9);
   CardCall own(layer, {.hidden = drawn.hidden});
   small::expect_error("router_too_large", [&] { own.enqueue(nullptr); });
@@ -208,6 +193,9 @@ TEST_F(DeviceCallTest, ALargerRouterTakesGivenIds) {
   call.routing.ids = ids.data();
   expect_same(CardCall(layer, call).run(), run_on_host(layer, call), "given ids");
 }
+
+INSTANTIATE_TEST_SUITE_P(Backends, DeviceCallTest, ::testing::ValuesIn(on_card::known_backends()),
+                         conformance::test_name);
 
 }  // namespace
 }  // namespace sluice

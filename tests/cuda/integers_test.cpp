@@ -300,6 +300,32 @@ TEST(RepackIntegers, AnExpertIsPaddedToItsNeighbours) {
   }
 }
 
+/// For adapters, whose matrices have the channels as they are.
+TEST(RepackIntegers, LayersThatTakeAdaptersHaveTheOrderOfTheChannels) {
+  const IntegerRecipe recipe{.grouping = {.columns = 32, .act_order = true}};
+  ExpertsSpec spec = integer_spec(Formats::of<format::Int4>(), recipe.grouping, {128, 96}, true);
+  Made wide(Formats::of<format::Int4>(), recipe, 128, 96);
+  const Made plain(Formats::of<format::Int4>(), recipe, 128, 96);
+  shuffle_groups(wide.down, 1);
+  const ExpertWeights both[] = {plain.expert(), wide.expert()};
+  const PackedColumns columns = packed_columns(spec, both);
+  EXPECT_EQ(expert_layout(spec, columns).channels, 0);
+  spec.lora_rank = 4;
+  const ExpertLayout layout = expert_layout(spec, columns);
+  ASSERT_NE(layout.channels, 0);
+  // What is asked for before anything is seen is enough for orders of whole groups.
+  const ExpertWeights only_plain[] = {plain.expert()};
+  EXPECT_EQ(expert_layout(spec).bytes, expert_layout(spec, packed_columns(spec, only_plain)).bytes);
+  for (const ExpertWeights& expert : both) {
+    std::vector<std::byte> memory(static_cast<std::size_t>(layout.bytes), std::byte{0xA5});
+    repack(spec, layout, expert, memory.data(), *make_thread_team(1));
+    std::vector<std::int32_t> want = ExpertOrders(spec, expert).down.columns;
+    want.resize(static_cast<std::size_t>(layout.up.rows), -1);
+    const auto* channels = reinterpret_cast<const std::int32_t*>(memory.data() + layout.channels);
+    EXPECT_EQ(std::vector<std::int32_t>(channels, channels + layout.up.rows), want);
+  }
+}
+
 TEST(IntegerLayout, SizesOfABlock) {
   EXPECT_EQ(block_bytes(Storage::int4_g128), 1024 + 80);
   EXPECT_EQ(block_bytes(Storage::int4_g32), 1024 + 320);

@@ -5,17 +5,20 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/devices.h"
 #include "experts/backend.h"
 #include "sluice/layer.h"
 #include "testing/usable_backends.h"
+#include "tests/engine/small_layer.h"
 
 namespace sluice::on_card {
 
@@ -77,6 +80,14 @@ inline std::vector<const Backend*> backends() {
   return found;
 }
 
+/// Those of this build, for parameters of tests.
+inline std::vector<const Backend*> known_backends() {
+  std::vector<const Backend*> found;
+  for (const Backend* backend : sluice::backends())
+    if (backend->on_device != nullptr) found.push_back(backend);
+  return found;
+}
+
 inline std::size_t cards() { return detect(DeviceKinds::of<device::Cuda>()).size(); }
 
 /// Skips where there is no card.
@@ -84,6 +95,29 @@ class Test : public ::testing::Test {
  protected:
   void SetUp() override {
     if (backends().empty()) GTEST_SKIP() << "no card";
+  }
+};
+
+/// Of one backend; skips where that cannot run.
+class BackendTest : public ::testing::TestWithParam<const Backend*> {
+ protected:
+  void SetUp() override {
+    const std::vector<const Backend*> here = backends();
+    if (std::ranges::find(here, GetParam()) == here.end()) GTEST_SKIP() << "no card for it";
+  }
+  const Backend& backend() const { return *GetParam(); }
+  bool batch_invariant() const { return backend().can.calls.has(CallModes::of<call::BatchInvariant>()); }
+  /// small::spec() in formats that the backend takes.
+  LayerSpec small_spec() const {
+    LayerSpec spec = small::spec();
+    MatrixFormats& shared = spec.shared->experts.formats;
+    if (!backend().can.weights.has(shared.up)) shared = spec.routed.formats;
+    return spec;
+  }
+  Layer small_layer(const LayerSpec& spec, const LayerWeights& weights,
+                    std::vector<std::int32_t> expert_map = {}) const {
+    return Layer(small::plan_for(spec, std::string(backend().name)), weights,
+                 {.expert_map = std::move(expert_map), .executor = make_thread_team(2)});
   }
 };
 

@@ -3,8 +3,8 @@
 // with fewer than two cards.
 #include <thread>
 
+#include "tests/conformance/cases.h"
 #include "tests/cuda/device_call.h"
-#include "tests/engine/small_layer.h"
 
 namespace sluice {
 namespace {
@@ -13,18 +13,18 @@ using on_card::CardCall;
 using on_card::Results;
 using on_card::run_on_host;
 
-class TwoCards : public on_card::Test {
+class TwoCards : public on_card::BackendTest {
  protected:
   void SetUp() override {
-    on_card::Test::SetUp();
+    on_card::BackendTest::SetUp();
     if (!IsSkipped() && on_card::cards() < 2) GTEST_SKIP() << "one card";
   }
   void TearDown() override { cudaSetDevice(0); }
 
-  static Layer layer_on(int card, const LayerWeights& weights) {
-    const std::string name(on_card::backends().front()->name);
+  Layer layer_on(int card, const LayerWeights& weights) const {
+    const std::string name(backend().name);
     const DeviceFacts device = known_device("cuda:" + std::to_string(card));
-    return Layer(choose({.layer = small::spec(), .device = device, .tokens = {1}, .by_name = name}), weights,
+    return Layer(choose({.layer = small_spec(), .device = device, .tokens = {1}, .by_name = name}), weights,
                  {.executor = make_thread_team(1)});
   }
 };
@@ -35,10 +35,10 @@ int current() {
   return device;
 }
 
-TEST_F(TwoCards, TwoLayersOnTwoCards) {
-  const LayerWeights weights[] = {draw_weights(small::spec(), testing::Numbers::noisy, 3),
-                                  draw_weights(small::spec(), testing::Numbers::noisy, 4)};
-  const testing::DrawnCall drawn = draw_call(small::spec(), testing::Numbers::noisy, {.tokens = 12}, 9);
+TEST_P(TwoCards, TwoLayersOnTwoCards) {
+  const LayerWeights weights[] = {draw_weights(small_spec(), testing::Numbers::noisy, 3),
+                                  draw_weights(small_spec(), testing::Numbers::noisy, 4)};
+  const testing::DrawnCall drawn = draw_call(small_spec(), testing::Numbers::noisy, {.tokens = 12}, 9);
   const LayerCall call{.hidden = drawn.hidden};
   on_card::check(cudaSetDevice(0));
   const Layer layers[] = {layer_on(0, weights[0]), layer_on(1, weights[1])};
@@ -63,9 +63,9 @@ TEST_F(TwoCards, TwoLayersOnTwoCards) {
     }
 }
 
-TEST_F(TwoCards, AtOnceFromTwoThreads) {
-  const LayerWeights weights = draw_weights(small::spec(), testing::Numbers::noisy, 3);
-  const testing::DrawnCall drawn = draw_call(small::spec(), testing::Numbers::noisy, {.tokens = 12}, 9);
+TEST_P(TwoCards, AtOnceFromTwoThreads) {
+  const LayerWeights weights = draw_weights(small_spec(), testing::Numbers::noisy, 3);
+  const testing::DrawnCall drawn = draw_call(small_spec(), testing::Numbers::noisy, {.tokens = 12}, 9);
   const LayerCall call{.hidden = drawn.hidden};
   const Layer layers[] = {layer_on(0, weights), layer_on(1, weights)};
   Results got[2];
@@ -76,13 +76,17 @@ TEST_F(TwoCards, AtOnceFromTwoThreads) {
   on_card::expect_same(got[0], got[1], "two threads");
 }
 
-TEST_F(TwoCards, ACardThatIsNotThere) {
+TEST_P(TwoCards, ACardThatIsNotThere) {
   DeviceFacts device = known_device("cuda");
   device.index = static_cast<int>(on_card::cards());
-  const Plan plan = choose({.layer = small::spec(), .device = device, .tokens = {1}});
+  const Plan plan = choose(
+      {.layer = small_spec(), .device = device, .tokens = {1}, .by_name = std::string(backend().name)});
   small::expect_error("no_device",
-                      [&] { Layer(plan, draw_weights(small::spec(), testing::Numbers::noisy, 3)); });
+                      [&] { Layer(plan, draw_weights(small_spec(), testing::Numbers::noisy, 3)); });
 }
+
+INSTANTIATE_TEST_SUITE_P(Backends, TwoCards, ::testing::ValuesIn(on_card::known_backends()),
+                         conformance::test_name);
 
 }  // namespace
 }  // namespace sluice

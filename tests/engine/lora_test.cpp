@@ -98,24 +98,25 @@ TEST(LoraLayer, TheWorkspaceGrowsWithTheRankAlone) {
 /// to up, and half of mid to down. gate 9 is clamped to 7: silu(7) (5 - 2) 1.5. A delta behind the clamp
 /// would say silu(9), one on the digits or codes anything else.
 TEST(LoraLayer, WorkedOutByHand) {
-  const Format f32 = Formats::of<format::F32>();
+  const Format bf16 = Formats::of<format::Bf16>();  // which cards take as well
   LayerSpec spec{.routed = {.hidden = 1,
                             .intermediate = 1,
                             .experts = 1,
                             .local_experts = 1,
                             .top_k = 1,
-                            .formats = {f32, f32, f32},
+                            .formats = {bf16, bf16, bf16},
                             .activation = Activations::of<activation::Silu>(),
                             .params = {.limit = 7},
                             .lora_rank = 2},
                  .router = {.score = *Score::parse("softmax"), .experts = 1, .top_k = 1}};
-  const float one = 1, x = 5, weight = 1;
-  const WeightMatrix matrix{.format = f32,
+  const std::uint16_t one = 0x3F80;
+  const float x = 5, weight = 1;
+  const WeightMatrix matrix{.format = bf16,
                             .rows = 1,
                             .cols = 1,
                             .codes = reinterpret_cast<const std::byte*>(&one),
-                            .row_stride = 4,
-                            .col_stride = 4};
+                            .row_stride = 2,
+                            .col_stride = 2};
   LayerWeights weights;
   weights.routed.push_back({.gate = matrix, .up = matrix, .down = matrix});
   const float a[] = {1, 2}, gate_b[] = {0.4f, 0.2f}, up_b[] = {0, -0.2f}, down_b[] = {0.5f, 0};

@@ -75,6 +75,10 @@ ExpertLayout expert_layout(const ExpertsSpec& spec, const PackedColumns& columns
     layout.order = layout.bytes;
     layout.bytes = aligned(layout.bytes + std::int64_t{hidden} * 4);
   }
+  if (spec.lora_rank > 0 && reads_in_order_of_groups(formats.down_grouping, spec.intermediate)) {
+    layout.channels = layout.bytes;
+    layout.bytes = aligned(layout.bytes + std::int64_t{intermediate} * 4);
+  }
   return layout;
 }
 

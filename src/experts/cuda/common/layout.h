@@ -129,6 +129,9 @@ struct ExpertLayout {
   StripsLayout up, down;
   int gathered = 0;        // columns of `up` where an expert has an order of them (act-order); else 0
   std::int64_t order = 0;  // int32 [gathered]: the input's column, or -1 for a zero
+  /// int32 [up.rows]: the channel of each of the rows of `up`, which are columns of `down`, or -1 for none.
+  /// Of layers that take adapters, whose matrices have the channels as they are; 0: so has the layout.
+  std::int64_t channels = 0;
   std::int64_t bytes = 0;
 };
 

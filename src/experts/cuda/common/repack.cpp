@@ -299,6 +299,11 @@ void repack(const ExpertsSpec& spec, const ExpertLayout& layout, const ExpertWei
                     .rows = {}};
   if (layout.gathered != 0)
     std::ranges::copy(orders.input(layout.gathered), reinterpret_cast<std::int32_t*>(memory + layout.order));
+  if (layout.channels != 0) {
+    auto* const channels = reinterpret_cast<std::int32_t*>(memory + layout.channels);
+    std::fill_n(channels, layout.up.rows, -1);
+    std::ranges::copy(orders.down.columns, channels);
+  }
   const bool held =
       write_strips(layout.up, up, memory, executor) && write_strips(layout.down, down, memory, executor);
   require(held, ErrorKind::unsupported, [] {

@@ -119,6 +119,8 @@ constexpr auto kFeatures =
     Features::set<feature::GateUpBias, feature::DownBias, feature::Limit, feature::Slope, feature::Shift,
                   feature::Saturation, feature::ExpertMap, feature::WeightOnInput, feature::SharedExpert,
                   feature::ZeroPoints, feature::ActOrder>();
+/// Adapters join in the products of the grouped kernels; the one launch has none.
+constexpr auto kGroupedFeatures = kFeatures.plus(Features::set<feature::Lora>());
 constexpr IntegerGroups kGroups{.multiple = 32, .whole_row = true};
 
 constexpr Capability of_any_card(Accuracy accuracy) {
@@ -129,7 +131,7 @@ constexpr Capability of_any_card(Accuracy accuracy) {
                            format::Fp8Channel, format::Fp8Tensor, format::Mxfp8, format::Int2, format::Int3,
                            format::Int4, format::Int5, format::Int6, format::Int7, format::Int8>(),
           .activations = Activations::everything(),
-          .features = kFeatures,
+          .features = kGroupedFeatures,
           .calls = CallModes::set<call::Contiguous, call::Batched, call::BatchInvariant>(),
           .integer_groups = kGroups,
           .accuracy = accuracy};

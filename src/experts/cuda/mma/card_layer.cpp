@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "experts/cuda/mma/block_sum.h"
+#include "experts/cuda/mma/card_adapters.h"
 #include "experts/cuda/mma/enqueue.h"
 #include "experts/cuda/mma/places.h"
 #include "experts/cuda/routing/route.h"
@@ -56,6 +57,11 @@ RowsView rows_of(int rows, int width) {
   return {nullptr, DType::f32, rows, width, std::ptrdiff_t{width} * 4};
 }
 
+/// Of this kind of layer, as the engine has made sure.
+const CardAdapters& card_adapters(const DeviceAdapters& adapters) {
+  return static_cast<const CardAdapters&>(adapters);
+}
+
 class CardLayer : public DeviceLayer {
  public:
   CardLayer(const DeviceLayerInput& input, DeviceMemory memory)
@@ -66,6 +72,12 @@ class CardLayer : public DeviceLayer {
         memory_(std::move(memory)),
         on_card_(input, memory_.get()) {}
 
+  std::shared_ptr<const DeviceAdapters> put_adapters(
+      std::span<const LoraAdapter* const> adapters) const override {
+    const DeviceScope scope(routed_.device());
+    return std::make_shared<CardAdapters>(*this, adapters, routed_.spec,
+                                          shared_ == nullptr ? nullptr : &shared_->spec);
+  }
   std::size_t workspace_bytes(int tokens) const override { return lay_out(tokens, nullptr).bytes; }
   void enqueue(const DeviceCall& call) const override;
   std::size_t rows_workspace_bytes(int rows) const override;
@@ -90,9 +102,9 @@ Buffers CardLayer::lay_out(int tokens, std::byte* memory) const {
   const auto count = static_cast<std::size_t>(tokens);
   const std::size_t slots = count * static_cast<std::size_t>(spec_.routed.top_k);
   const RowsView rows = rows_of(tokens, spec_.hidden());
-  std::size_t in_turn = std::max(card_bytes(routed_, rows, spec_.routed.top_k),
+  std::size_t in_turn = std::max(card_bytes(routed_, rows, spec_.routed.top_k, routed_.spec.lora_rank),
                                  count * static_cast<std::size_t>(spec_.router.experts) * sizeof(float));
-  if (shared_ != nullptr) in_turn = std::max(in_turn, card_bytes(*shared_, rows, 1));
+  if (shared_ != nullptr) in_turn = std::max(in_turn, card_bytes(*shared_, rows, 1, shared_->spec.lora_rank));
   Places places(memory);
   Buffers b{};
   b.in_turn = places.take<std::byte>(in_turn);
@@ -189,13 +201,16 @@ void CardLayer::add_shared(const DeviceCall& call, const Buffers& at, const floa
   check(shared_lists({call.hidden.rows, gated, at.shared_ids, at.shared_weights}, call.stream),
         "starting the shared expert's gate");
   float* const shared_out = call.shared_out != nullptr ? call.shared_out : at.shared_out;
-  cuda::enqueue(*shared_, {.input = call.hidden,
-                           .top_k = 1,
-                           .ids = at.shared_ids,
-                           .weights = at.shared_weights,
-                           .output = shared_out,
-                           .workspace = at.in_turn,
-                           .stream = call.stream});
+  cuda::enqueue(*shared_,
+                {.input = call.hidden,
+                 .top_k = 1,
+                 .ids = at.shared_ids,
+                 .weights = at.shared_weights,
+                 .output = shared_out,
+                 .workspace = at.in_turn,
+                 .stream = call.stream,
+                 .lora = call.adapters == nullptr ? CardLora()
+                                                  : card_adapters(*call.adapters).shared(call.adapter_ids)});
   if (call.block_out != nullptr)
     check(add_blocks({routed_out, shared_out, call.block_out, count}, call.stream), "starting the sum");
 }
@@ -206,21 +221,24 @@ void CardLayer::enqueue(const DeviceCall& call) const {
   const Routing routing = route(call, at);
   float* const routed_out = call.experts_out != nullptr ? call.experts_out : call.block_out;
   if (routed_out != nullptr)
-    cuda::enqueue(routed_, {.input = call.hidden,
-                            .top_k = routing.top_k,
-                            .ids = routing.ids,
-                            .weights = routing.weights,
-                            .expert_map = on_card_.expert_map,
-                            .output = routed_out,
-                            .workspace = at.in_turn,
-                            .stream = call.stream});
+    cuda::enqueue(
+        routed_, {.input = call.hidden,
+                  .top_k = routing.top_k,
+                  .ids = routing.ids,
+                  .weights = routing.weights,
+                  .expert_map = on_card_.expert_map,
+                  .output = routed_out,
+                  .workspace = at.in_turn,
+                  .stream = call.stream,
+                  .lora = call.adapters == nullptr ? CardLora()
+                                                   : card_adapters(*call.adapters).routed(call.adapter_ids)});
   if (call.block_out != nullptr || call.shared_out != nullptr) add_shared(call, at, routed_out);
 }
 
 std::size_t CardLayer::rows_workspace_bytes(int rows) const {
   Places places(nullptr);
   places.take<std::int32_t>(static_cast<std::size_t>(rows));
-  places.take<std::byte>(card_bytes(routed_, rows_of(rows, spec_.routed.hidden), 1));
+  places.take<std::byte>(card_bytes(routed_, rows_of(rows, spec_.routed.hidden), 1, routed_.spec.lora_rank));
   return places.end();
 }
 
@@ -249,7 +267,10 @@ void CardLayer::enqueue_rows(const DeviceRows& call, RowRange part) const {
                           .output = call.output + std::ptrdiff_t{part.first} * spec_.routed.hidden,
                           .workspace = call.workspace.data() + places.end(),
                           .stream = stream,
-                          .unowned = Unowned::untouched});
+                          .unowned = Unowned::untouched,
+                          .lora = call.adapters == nullptr
+                                      ? CardLora()
+                                      : card_adapters(*call.adapters).routed(call.adapter_ids + part.first)});
 }
 
 }  // namespace

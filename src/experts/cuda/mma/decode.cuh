@@ -102,7 +102,8 @@ __device__ void finish_sums(const Product& p, const DecodeLists& lists, const Fi
   const auto write = [&](int token, float upper, float lower) {
     if (token >= tile.count) return;
     const int position = tile.first + token;
-    write_sums<kStorage>(p, {finish.strip, g, position, lists.slots[position]}, ends, {upper, lower});
+    write_sums<kStorage, Adapters::none>(p, {finish.strip, g, position, lists.slots[position]}, ends,
+                                         {upper, lower});
   };
   if (p.input.terms == 1) {
 #pragma unroll 1

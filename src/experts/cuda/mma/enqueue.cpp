@@ -76,19 +76,25 @@ void group_slots(const Call& call, const Buffers& b) {
 }
 
 void products(const Call& call, const Buffers& b, const Planes& input) {
-  const Product up = up_product(call, b, input);
+  const Product up = up_product(call, b, input), down = down_product(call, b, up);
+  enqueue_adapters(call, b, up);
   multiply_tiles(up, b, widest_class(call, input.terms), call.card.stream);
-  multiply_tiles(down_product(call, b, up), b, widest_class(call, b.mid.terms), call.card.stream);
+  enqueue_adapters(call, b, down);
+  multiply_tiles(down, b, widest_class(call, b.mid.terms), call.card.stream);
 }
 
 }  // namespace
 
-std::size_t card_bytes(const Packed& packed, const RowsView& input, int top_k) {
+std::size_t card_bytes(const Packed& packed, const RowsView& input, int top_k, int lora_rank) {
   CardCall card;
   card.input = input;
   card.top_k = top_k;
+  card.lora.rank = lora_rank;
   const Call call{packed, card};
-  return takes_warpgroups(call) ? warpgroup_bytes(call) : lay_out(call, nullptr).bytes;
+  if (takes_warpgroups(call)) return warpgroup_bytes(call);
+  // A call may have fewer adapters than it could, and then take another way.
+  const std::size_t without = lora_rank == 0 ? 0 : card_bytes(packed, input, top_k, 0);
+  return std::max(without, lay_out(call, nullptr).bytes);
 }
 
 void enqueue(const Packed& packed, const CardCall& card) {

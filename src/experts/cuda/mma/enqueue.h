@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "experts/cuda/mma/lora.h"
 #include "experts/cuda/mma/packed.h"
 #include "sluice/tensor.h"
 
@@ -27,9 +28,11 @@ struct CardCall {
   std::byte* workspace = nullptr;            // card_bytes, at a multiple of 256
   cudaStream_t stream = nullptr;
   Unowned unowned = Unowned::zeros;  // rows that are untouched are not read either; of top_k 1
+  CardLora lora = {};
 };
 
-std::size_t card_bytes(const Packed& packed, const RowsView& input, int top_k);
+/// Of a call whose adapters have up to `lora_rank`; 0: it has none.
+std::size_t card_bytes(const Packed& packed, const RowsView& input, int top_k, int lora_rank = 0);
 /// Throws device where a kernel cannot be started.
 void enqueue(const Packed& packed, const CardCall& call);
 

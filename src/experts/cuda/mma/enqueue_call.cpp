@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experts/cuda/mma/enqueue_call.h"
 
+#include <algorithm>
+
 #include "experts/cuda/mma/places.h"
 
 namespace sluice::cuda {
@@ -29,6 +31,11 @@ Planes planes(Places& places, std::size_t rows, const Reader& reader, int terms)
   return p;
 }
 
+/// Rows of the strips of either product.
+std::size_t added_stride(const ExpertLayout& layout) {
+  return static_cast<std::size_t>(std::max(layout.up.strips, layout.down.strips)) * kStripRows;
+}
+
 }  // namespace
 
 int terms_of(DType dtype, bool weighted) { return weighted || dtype != DType::bf16 ? kMostTerms : 1; }
@@ -48,9 +55,13 @@ Buffers lay_out(const Call& call, std::byte* memory) {
   b.local = places.take<std::int32_t>(slots);
   b.positions = places.take<std::int32_t>(slots);
   b.rows = places.take<std::int32_t>(slots);
-  b.counts = places.take<std::int32_t>(2 * kWidths);
+  b.counts = places.take<std::int32_t>(2 * kWidths + 1);
   b.most_tiles = most_tiles(static_cast<int>(slots), spec.local_experts);
   b.tiles = places.take<Tile>(std::size_t{2} * kWidths * static_cast<std::size_t>(b.most_tiles));
+  if (call.card.lora.rank > 0) {
+    b.low = places.take<float>(slots * 2 * static_cast<std::size_t>(call.card.lora.rank));
+    b.added = places.take<float>(slots * added_stride(layout));
+  }
   b.bytes = places.end();
   return b;
 }
@@ -97,7 +108,9 @@ Product up_product(const Call& call, const Buffers& b, const Planes& input) {
                        .params = spec.params,
                        .mid = b.mid,
                        .out = b.down,
-                       .out_stride = static_cast<std::size_t>(spec.hidden)}};
+                       .out_stride = static_cast<std::size_t>(spec.hidden),
+                       .added = b.added,
+                       .added_stride = added_stride(layout)}};
 }
 
 Product down_product(const Call& call, const Buffers& b, const Product& up) {

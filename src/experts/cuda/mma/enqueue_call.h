@@ -40,9 +40,10 @@ struct Buffers {
   std::int32_t* local;      // [slots]
   std::int32_t* positions;  // [slots]
   std::int32_t* rows;       // [slots]
-  std::int32_t* counts;     // [2, kWidths]
+  std::int32_t* counts;     // [2, kWidths], and how many positions there are
   Tile* tiles;              // [2, kWidths, most_tiles]
   int most_tiles;
+  float *low, *added;  // of adapters (LoraWork); null where the call has none
   std::size_t bytes;
 };
 
@@ -59,6 +60,9 @@ Planes stage_input(const Call& call, const Buffers& b, After after);
 /// The two products, without their lists.
 Product up_product(const Call& call, const Buffers& b, const Planes& input);
 Product down_product(const Call& call, const Buffers& b, const Product& up);
+
+/// Puts into b.added what the call's adapters add to the sums of a product, if it has any.
+void enqueue_adapters(const Call& call, const Buffers& b, const Product& product);
 
 /// The ordered sum of a token's experts.
 void combine_slots(const Call& call, const float* down, const std::int32_t* local);

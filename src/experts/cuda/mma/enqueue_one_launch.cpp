@@ -32,7 +32,7 @@ DecodeKernel decode_kernel(Storage storage, int k_blocks) {
 }
 
 bool fits_one_launch(const Call& call) {
-  if (call.card.unowned == Unowned::untouched ||
+  if (call.card.unowned == Unowned::untouched || call.card.lora.rank > 0 ||
       !is_small(call.packed.layout, {.tokens = call.card.input.rows,
                                      .top_k = call.card.top_k,
                                      .local_experts = call.spec().local_experts}))

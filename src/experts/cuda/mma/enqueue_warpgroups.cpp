@@ -111,7 +111,7 @@ bool takes_warpgroups(const Call& call) {
   const auto experts = static_cast<std::size_t>(call.spec().local_experts);
   const bool many = call.card.input.rows > kFewTokens ||
                     (call.slots() > kFewSlots && call.slots() > kSlotsOfExpert * experts);
-  return call.packed.warpgroups && many && experts <= kMostArrangedExperts;
+  return call.packed.warpgroups && many && experts <= kMostArrangedExperts && call.card.lora.rank == 0;
 }
 
 std::size_t warpgroup_bytes(const Call& call) { return lay_out_warpgroups(call, nullptr).bytes; }

@@ -13,10 +13,13 @@ struct TwoSums {
   float upper, lower;
 };
 
+/// `added` is that of an adapter; null: none is added.
 template <Storage kStorage>
-__device__ float finish(float sum, float factor, float bias) {
+__device__ float finish(float sum, float factor, const float* added, float bias) {
   constexpr float kBack = kStorage == Storage::fp4_e4m3 ? kFp4E4m3Back : 1.0f;
-  return __fadd_rn(__fmul_rn(__fmul_rn(sum, kBack), factor), bias);
+  float whole = __fmul_rn(__fmul_rn(sum, kBack), factor);
+  if (added != nullptr) whole = __fadd_rn(whole, __ldcg(added));
+  return __fadd_rn(whole, bias);
 }
 
 /// Called, not inlined: all activations are several hundred instructions, and a kernel has up to eight places
@@ -52,11 +55,19 @@ struct Target {
   int strip, g, position, slot;
 };
 
-template <Storage kStorage>
+/// Whether a kernel's calls may have adapters. Asking costs the one launch registers that it does not have.
+enum class Adapters { may_add, none };
+
+template <Storage kStorage, Adapters kAdapters = Adapters::may_add>
 __device__ void write_sums(const Product& p, const Target& at, const RowEnds& ends, TwoSums sums) {
-  const float upper = finish<kStorage>(sums.upper, ends.factor[0], ends.bias[0]);
-  const float lower = finish<kStorage>(sums.lower, ends.factor[1], ends.bias[1]);
   const Epilogue& e = p.epilogue;
+  const float* added =
+      kAdapters == Adapters::none || e.added == nullptr
+          ? nullptr
+          : e.added + static_cast<std::size_t>(at.position) * e.added_stride + at.strip * kStripRows + at.g;
+  const float upper = finish<kStorage>(sums.upper, ends.factor[0], added, ends.bias[0]);
+  const float lower =
+      finish<kStorage>(sums.lower, ends.factor[1], added == nullptr ? nullptr : added + 8, ends.bias[1]);
   if (p.weights.paired) {
     write_mid(e.mid, at.position, at.strip * (kStripRows / 2) + at.g, p.weights.rows,
               activate(e.activation, e.params, upper, lower));

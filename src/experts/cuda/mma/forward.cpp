@@ -7,6 +7,7 @@
 
 #include "experts/cuda/mma/card_layer.h"
 #include "experts/cuda/mma/enqueue.h"
+#include "experts/cuda/mma/lora_part.h"
 #include "experts/cuda/mma/places.h"
 #include "experts/cuda/mma/table.h"
 
@@ -35,8 +36,10 @@ struct Part {
   const Packed& packed;
   const Forward& forward;
   int first, tokens;  // of the call's
+  LoraPart lora = {};
 
   const ExpertsSpec& spec() const { return packed.spec; }
+  int lora_rank() const { return forward.lora == nullptr ? 0 : spec().lora_rank; }
   std::size_t hidden() const { return static_cast<std::size_t>(spec().hidden); }
   std::size_t row_bytes() const { return hidden() * static_cast<std::size_t>(bits(forward.input.dtype) / 8); }
   std::size_t slots() const {
@@ -49,6 +52,7 @@ struct Buffers {
   RowsView rows;  // dense
   float* output;  // [tokens, hidden]
   std::byte* lists;
+  std::byte* adapters;
   std::byte* workspace;
   std::size_t bytes;
 };
@@ -61,7 +65,9 @@ Buffers lay_out(const Part& part, std::byte* memory) {
             part.spec().hidden, static_cast<std::ptrdiff_t>(part.row_bytes())};
   b.output = places.take<float>(tokens * part.hidden());
   b.lists = places.take<std::byte>(Lists(nullptr, part.slots(), part.spec().experts).bytes);
-  b.workspace = places.take<std::byte>(card_bytes(part.packed, b.rows, part.forward.routing.top_k));
+  b.adapters = places.take<std::byte>(part.lora.card_bytes());
+  b.workspace =
+      places.take<std::byte>(card_bytes(part.packed, b.rows, part.forward.routing.top_k, part.lora_rank()));
   b.bytes = places.end();
   return b;
 }
@@ -129,14 +135,27 @@ void run_part(const Part& part) {
                         .expert_map = part.forward.expert_map.empty() ? nullptr : lists.map,
                         .output = b.output,
                         .workspace = b.workspace,
-                        .stream = stream});
+                        .stream = stream,
+                        .lora = part.lora.copy(b.adapters, stream)});
   copy_out(part, b.output, stream);
   check(cudaStreamSynchronize(stream), "a layer");
 }
 
 std::size_t workspace_bytes(const PackedExperts& packed, int tokens, int /*workers*/) {
   const std::size_t slots = static_cast<std::size_t>(tokens) * static_cast<std::size_t>(packed.spec.top_k);
-  return Lists(nullptr, slots, packed.spec.experts).bytes;
+  return Lists(nullptr, slots, packed.spec.experts).bytes + LoraPart::workspace_bytes(packed.spec, slots);
+}
+
+/// The most tokens from `first` on, up to `most`, whose adapters take no more than kMostBytes.
+Part part_of(const Packed& packed, const Forward& forward, int first, int most) {
+  Part part{packed, forward, first, most};
+  if (part.lora_rank() == 0) return part;
+  for (;; part.tokens = (part.tokens + 1) / 2) {
+    std::byte* const lists =
+        forward.workspace.data() + Lists(nullptr, part.slots(), packed.spec.experts).bytes;
+    part.lora = LoraPart(packed.spec, forward, {first, part.tokens}, lists);
+    if (part.tokens == 1 || part.lora.card_bytes() <= kMostBytes) return part;
+  }
 }
 
 void run(const PackedExperts& experts, const Forward& forward) {
@@ -147,8 +166,11 @@ void run(const PackedExperts& experts, const Forward& forward) {
   const std::size_t one = lay_out({packed, forward, 0, 1}, nullptr).bytes;
   const int step =
       static_cast<int>(std::clamp<std::size_t>(kMostBytes / one, 1, static_cast<std::size_t>(tokens)));
-  for (int first = 0; first < tokens; first += step)
-    run_part({packed, forward, first, std::min(step, tokens - first)});
+  for (int first = 0; first < tokens;) {
+    const Part part = part_of(packed, forward, first, std::min(step, tokens - first));
+    run_part(part);
+    first += part.tokens;
+  }
 }
 
 constexpr MmaTable kTable{

@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kGroupThreads) group_slots(const __grid_consta
   const int warp = static_cast<int>(threadIdx.x) / 32;
   if (warp < kCounted) {
     const int all = scan(g, counts, warp, before + warp * g.local_experts);
-    if (blockIdx.x == 0 && threadIdx.x % 32 == 0 && warp > 0) g.counts[warp - 1] = all;
+    if (blockIdx.x == 0 && threadIdx.x % 32 == 0) g.counts[warp == 0 ? kCounted - 1 : warp - 1] = all;
   }
   __syncthreads();
   for (int e = static_cast<int>(blockIdx.x); e < g.local_experts; e += static_cast<int>(gridDim.x)) {

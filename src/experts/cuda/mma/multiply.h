@@ -52,6 +52,10 @@ struct Epilogue {
   Planes mid;  // [positions] where gate and up go, activated; unused for down
   float* out;  // [slots, out_stride] where down goes
   std::size_t out_stride;
+  /// [positions, added_stride], a row of the strips each: what adapters add to the sums, before the bias.
+  /// Null: the call has none.
+  const float* added = nullptr;
+  std::size_t added_stride = 0;
 };
 
 struct Product {
@@ -101,7 +105,7 @@ struct Group {
   int top_k;
   std::int32_t* positions;  // [slots] position -> slot, by expert, ascending
   std::int32_t* rows;       // [slots] position -> slot / top_k
-  std::int32_t* counts;     // [2, kWidths] tiles of a class, for up and for down
+  std::int32_t* counts;     // [2, kWidths] tiles of a class, for up and for down; then the positions
   Tile* tiles;              // [2, kWidths, most_tiles]
   int most_tiles;
 };

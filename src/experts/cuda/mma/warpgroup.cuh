@@ -230,10 +230,10 @@ __device__ __forceinline__ void write_mid(const WarpgroupProduct& p, const Warpg
   for (int eight = 0; 8 * eight < item.tile.count; ++eight, to += 8 * kChunkColumns) {
     const float4 sum = next;
     next = fours[eight + 1];
-    const float gates[] = {finish<kStorage>(sum.x, ends.factor[0], ends.bias[0]),
-                           finish<kStorage>(sum.y, ends.factor[0], ends.bias[0])};
-    const float ups[] = {finish<kStorage>(sum.z, ends.factor[1], ends.bias[1]),
-                         finish<kStorage>(sum.w, ends.factor[1], ends.bias[1])};
+    const float gates[] = {finish<kStorage>(sum.x, ends.factor[0], nullptr, ends.bias[0]),
+                           finish<kStorage>(sum.y, ends.factor[0], nullptr, ends.bias[0])};
+    const float ups[] = {finish<kStorage>(sum.z, ends.factor[1], nullptr, ends.bias[1]),
+                         finish<kStorage>(sum.w, ends.factor[1], nullptr, ends.bias[1])};
     float values[2];
     Activations::visit(p.activation, [&]<class A>() {
 #pragma unroll
@@ -275,8 +275,9 @@ __device__ __forceinline__ void write_out(const WarpgroupProduct& p, const Warpg
         const int token = sub * T::kColumns + 8 * n + 2 * (lane % 4) + i;
         if (token >= item.tile.count) continue;
         float* to = p.out + load_fresh(p.slot_of + item.tile.first + token) * p.out_stride + channel;
-        const float upper = finish<kStorage>(sums.of[sub][4 * n + i], ends.factor[0], ends.bias[0]);
-        const float lower = finish<kStorage>(sums.of[sub][4 * n + 2 + i], ends.factor[1], ends.bias[1]);
+        const float upper = finish<kStorage>(sums.of[sub][4 * n + i], ends.factor[0], nullptr, ends.bias[0]);
+        const float lower =
+            finish<kStorage>(sums.of[sub][4 * n + 2 + i], ends.factor[1], nullptr, ends.bias[1]);
         if (channel < p.weights.rows) to[0] = upper;
         if (channel + 8 < p.weights.rows) to[8] = lower;
       }
