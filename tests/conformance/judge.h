@@ -17,7 +17,7 @@ namespace sluice::conformance {
 
 struct Outputs {
   std::vector<float> experts_out, block_out;
-  double unit = testing::kFloat32Unit;  // of what the backend rounds
+  double unit;  // of what the backend rounds: testing::unit_of
   bool operator==(const Outputs&) const = default;
 };
 

@@ -183,7 +183,10 @@ TEST_P(LoraTest, OnMinusOffIsTheMergedDifference) {
     const std::vector<float> on = problem.run(layer).experts_out;
     const std::vector<float> off = problem.with_adapter_ids({-1, -1, -1, -1}).run(layer).experts_out;
     const std::vector<double> difference = minus(on, off);
-    EXPECT_LT(apart(difference, minus(merged_out, off)), 1e-5) << problem.name();
+    // Of two intermediates that are rounded apart, each by half a unit at most.
+    const double unit = testing::unit_of(backend().name);
+    EXPECT_LT(apart(difference, minus(merged_out, off)), unit == testing::kFloat32Unit ? 1e-5 : unit)
+        << problem.name();
     EXPECT_GT(apart(minus(off, off), difference), 0.9) << "the adapter does nothing";
   }
 }

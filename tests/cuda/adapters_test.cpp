@@ -83,7 +83,7 @@ TEST_P(CardAdaptersTest, EveryFormat) {
                          .adapter_ids = problem.lora().ids};
     const on_card::Results got = CardCall(layer, call).run();
     expect_same(got, run_on_host(layer, call), made.name);
-    problem.expect_right({got.experts_out, got.block_out});
+    problem.expect_right({got.experts_out, got.block_out, testing::unit_of(layer.plan().chosen)});
   }
 }
 

@@ -62,7 +62,7 @@ class FewTokensTest : public on_card::BackendTest {
     const Layer layer = problem.layer(backend());
     const Results got = CardCall(layer, host_call(problem)).run();
     expect_same(got, run_on_host(layer, host_call(problem)), "as from the host");
-    problem.expect_right({got.experts_out, got.block_out});
+    problem.expect_right({got.experts_out, got.block_out, testing::unit_of(layer.plan().chosen)});
     return got;
   }
 };
