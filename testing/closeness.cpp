@@ -113,9 +113,13 @@ Closeness closeness(const Comparison& comparison) {
 
 double unit_of(std::string_view backend) {
   for (const BackendInfo& info : backends_info())
-    if (info.name == backend) return info.accuracy == "float32" ? kFloat32Unit : kBf16Unit;
+    if (info.name == backend && info.accuracy == "float32")
+      return kFloat32Unit;
+    else if (info.name == backend && info.accuracy == "bf16_intermediate")
+      return kBf16Unit;
   throw Error(ErrorKind::invalid_argument,
-              {.code = "no_such_backend", .what = fmt::format("no backend is called {}", backend)});
+              {.code = "no_such_backend",
+               .what = fmt::format("no backend whose accuracy has a unit is called {}", backend)});
 }
 
 }  // namespace sluice::testing

@@ -38,7 +38,13 @@ class Graph {
  public:
   Graph(cudaStream_t stream, const std::function<void()>& enqueue) {
     check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capturing");
-    enqueue();
+    try {
+      enqueue();
+    } catch (...) {
+      cudaGraph_t part = nullptr;  // a stream that goes on capturing would hide the cause
+      if (cudaStreamEndCapture(stream, &part) == cudaSuccess) cudaGraphDestroy(part);
+      throw;
+    }
     check(cudaStreamEndCapture(stream, &graph_), "capturing");
     check(cudaGraphInstantiate(&executable_, graph_, 0), "making a graph");
   }

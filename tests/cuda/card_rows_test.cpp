@@ -23,6 +23,9 @@ using testing::Numbers;
 
 class CardRowsTest : public on_card::BackendTest {
  protected:
+  /// Two experts' rows with a stride, some of which are nobody's, and no weights.
+  void expect_bf16_rows(const Case& made, int max_tokens) const;
+
   /// Results of rows; those of nobody are kUnwritten on either side. A row's token is its slot's: the problem
   /// has one slot a token.
   void expect_right(const Problem& problem, const std::vector<std::int32_t>& slots,
@@ -126,28 +129,46 @@ TEST_P(CardRowsTest, NobodyHasRows) {
   }
 }
 
-TEST_P(CardRowsTest, Bf16RowsAreReadWhereTheyAre) {
-  const Problem problem = one_expert_each(cases(backend().can).front(), {.tokens = 8})
-                              .with_routing({0, 0, 0, 1, 3, 1, 1, 1}, std::vector<float>(8, 1.0f));
+void CardRowsTest::expect_bf16_rows(const Case& made, int max_tokens) const {
+  const std::vector<std::int32_t> counts = {max_tokens - 1, max_tokens / 4};
+  const int all = 2 * max_tokens;
+  std::vector<std::int32_t> ids, slots;
+  for (int row = 0; row < all; ++row) {
+    const int local = row / max_tokens;
+    const bool owned = row % max_tokens < counts[static_cast<std::size_t>(local)];
+    ids.push_back(!owned ? 1 : local == 0 ? 0 : 3);
+    slots.push_back(owned ? row : -1);
+  }
+  const std::vector<float> ones(static_cast<std::size_t>(all), 1.0f);
+  const Problem problem = one_expert_each(made, {.tokens = all}).with_routing(ids, ones);
   const Layer layer = layer_of(backend(), problem, problem.weights(), {0, 3});
   const RowsView& given = problem.call().hidden;
-  const std::vector<std::int32_t> counts = {3, 1};
   const auto elements = static_cast<std::size_t>(given.rows) * static_cast<std::size_t>(given.width);
   std::vector<float> want(elements, kUnwritten);
-  std::vector<std::byte> workspace(layer.rows_workspace_bytes(8));
-  layer.run_rows(
-      {.hidden = given, .counts = counts, .max_tokens = 4, .output = want.data(), .workspace = workspace});
-  const Array<std::byte> rows(problem.call().rows), there(layer.device_rows_workspace_bytes(8));
+  std::vector<std::byte> workspace(layer.rows_workspace_bytes(all));
+  layer.run_rows({.hidden = given,
+                  .counts = counts,
+                  .max_tokens = max_tokens,
+                  .output = want.data(),
+                  .workspace = workspace});
+  const Array<std::byte> rows(problem.call().rows), there(layer.device_rows_workspace_bytes(all));
   const Array<std::int32_t> counts_there(counts);
   const Array<float> output{std::vector<float>(elements, kUnwritten)};
   RowsView view = given;
   view.data = rows.get();
   layer.enqueue_rows({.hidden = view,
                       .counts = counts_there.get(),
-                      .max_tokens = 4,
+                      .max_tokens = max_tokens,
                       .output = output.get(),
                       .workspace = there.span()});
-  expect_right(problem, {0, 1, 2, -1, 4, -1, -1, -1}, output.read(), want);
+  expect_right(problem, slots, output.read(), want);
+}
+
+TEST_P(CardRowsTest, Bf16RowsAreReadWhereTheyAre) {
+  for (const Case& made : cases(backend().can)) {
+    SCOPED_TRACE(made.name);
+    for (const int max_tokens : {4, 40}) expect_bf16_rows(made, max_tokens);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, CardRowsTest, ::testing::ValuesIn(on_card::known_backends()),

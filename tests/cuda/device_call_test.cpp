@@ -109,6 +109,18 @@ TEST_P(DeviceCallTest, InPartsAndWithSomeOutputs) {
   EXPECT_TRUE(on_card::same_bits(shared.run().shared_out, want.shared_out));
 }
 
+/// A workspace for many tokens is one for fewer, whichever kernels those take.
+TEST_P(DeviceCallTest, TheWorkspaceGrowsWithTheTokens) {
+  const LayerSpec spec = small_spec();
+  const Layer layer = small_layer(spec, draw_weights(spec, Numbers::noisy, 3));
+  std::size_t before = 0;
+  for (int tokens = 1; tokens <= 200; ++tokens) {
+    const std::size_t bytes = layer.device_workspace_bytes(tokens);
+    EXPECT_GE(bytes, before) << tokens << " tokens";
+    before = bytes;
+  }
+}
+
 TEST_P(DeviceCallTest, AGraphReplayedOnOtherNumbers) {
   const LayerSpec spec = small_spec();
   const LayerWeights weights = draw_weights(spec, Numbers::noisy, 3);

@@ -119,17 +119,13 @@ __device__ uint4 copied_piece(const Arrange& a, const std::byte* row, int block,
 /// Any piece of an input of any type, as terms.
 __device__ void write_piece(const Arrange& a, int slot, std::size_t position, int block, int piece) {
   const std::byte* row = a.rows + slot / a.top_k * a.row_stride;
-  const auto* order = a.orders == nullptr
-                          ? nullptr
+  const std::int32_t* order =
+      a.orders == nullptr ? nullptr
                           : reinterpret_cast<const std::int32_t*>(a.orders + a.local[slot] * a.expert_bytes);
+  const InputColumns in{a.dtype, a.width, order, a.weights == nullptr ? nullptr : a.weights + slot};
   for (int i = 0; i < kPieceColumns; ++i) {
     const int k = block * kBlockColumns + column_of(a.out.order, piece, i / 2) + i % 2;
-    float value = 0;
-    const int column = k >= a.width ? -1 : order != nullptr ? order[k] : k;
-    if (column >= 0) {
-      value = element(a.dtype, row, column);
-      if (a.weights != nullptr) value = __fmul_rn(a.weights[slot], value);
-    }
+    const float value = input_value(in, row, k);
     const Terms terms = split(value);
     for (int term = 0; term < kMostTerms; ++term)
       if (term < a.out.terms) a.out.data[a.out.at(block, piece, term, position) + i] = terms.of[term];
@@ -140,8 +136,8 @@ __device__ void write_piece(const Arrange& a, int slot, std::size_t position, in
 __device__ void copy_rows(const Arrange& a, Stretch some, const int* positions) {
   const int lane = static_cast<int>(threadIdx.x) % 32, pieces = a.out.blocks * kBlockPieces;
   const int parts = (pieces + 31) / 32, all = (some.end - some.begin) * parts;
-  const bool as_it_is = a.dtype == DType::bf16 && a.weights == nullptr && a.orders == nullptr &&
-                        a.width % 2 == 0 && a.row_stride % 4 == 0 &&
+  const bool as_it_is = a.dtype == DType::bf16 && a.out.terms == 1 && a.weights == nullptr &&
+                        a.orders == nullptr && a.width % 2 == 0 && a.row_stride % 4 == 0 &&
                         reinterpret_cast<std::uintptr_t>(a.rows) % 4 == 0;
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x) / 32; i < all; i += kArrangeWarps) {

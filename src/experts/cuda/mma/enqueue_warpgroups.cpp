@@ -52,7 +52,9 @@ WarpgroupBuffers lay_out_warpgroups(const Call& call, std::byte* memory) {
 /// Columns of the largest tiles: enough for nearly every expert to be one, if they are chosen alike. What is
 /// not used of a stage is not there for others.
 int most_of(const Call& call, int terms) {
-  const double average = double(call.slots()) / std::max(1, call.spec().local_experts);
+  // With a map the slots are those of all experts, wherever they are.
+  const int experts = call.card.expert_map != nullptr ? call.spec().experts : call.spec().local_experts;
+  const double average = double(call.slots()) / std::max(1, experts);
   const int wanted = static_cast<int>(average + 2 * std::sqrt(average));
   return std::clamp((wanted + kColumnStep - 1) / kColumnStep * kColumnStep, kColumnStep, most_columns(terms));
 }

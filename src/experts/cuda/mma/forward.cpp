@@ -163,9 +163,11 @@ void run(const PackedExperts& experts, const Forward& forward) {
   const int tokens = forward.routing.tokens;
   if (tokens == 0) return;
   const DeviceScope scope(packed.device());
-  const std::size_t one = lay_out({packed, forward, 0, 1}, nullptr).bytes;
-  const int step =
-      static_cast<int>(std::clamp<std::size_t>(kMostBytes / one, 1, static_cast<std::size_t>(tokens)));
+  const auto bytes = [&](int count) { return lay_out({packed, forward, 0, count}, nullptr).bytes; };
+  int step =
+      static_cast<int>(std::clamp<std::size_t>(kMostBytes / bytes(1), 1, static_cast<std::size_t>(tokens)));
+  // Many tokens may take more each than one does.
+  while (step > 1 && bytes(step) > kMostBytes) step /= 2;
   for (int first = 0; first < tokens;) {
     const Part part = part_of(packed, forward, first, std::min(step, tokens - first));
     run_part(part);

@@ -23,13 +23,9 @@ __global__ void __launch_bounds__(kMoveThreads) stage_rows(const __grid_constant
   const std::int32_t* order = s.orders == nullptr
                                   ? nullptr
                                   : reinterpret_cast<const std::int32_t*>(s.orders + expert * s.expert_bytes);
+  const InputColumns in{s.dtype, s.width, order, s.weights == nullptr ? nullptr : s.weights + row};
   for (int k = static_cast<int>(threadIdx.x); k < s.out.columns; k += kMoveThreads) {
-    float value = 0;
-    const int column = k >= s.width ? -1 : order != nullptr ? order[k] : k;
-    if (column >= 0) {
-      value = element(s.dtype, from, column);
-      if (s.weights != nullptr) value = __fmul_rn(s.weights[row], value);
-    }
+    const float value = input_value(in, from, k);
     const Terms terms = split(value);
     std::uint16_t* to = s.out.data + static_cast<std::size_t>(row) * s.out.stride + s.out.place(k);
     for (int term = 0; term < kMostTerms; ++term)

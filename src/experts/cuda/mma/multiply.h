@@ -2,10 +2,11 @@
 // The border between the host and the kernels: what a product reads, and how it is started. Plain pointers
 // into the card's memory.
 //
-// Two kernels compute products. The narrow one has up to 16 tokens a tile, for batches that wait for memory;
-// the wide one has 32 to 128. Both sum in the same order, so a token gets the same bits from either: the sum
-// of 64 columns of one term from the tensor core, the terms of those columns from the last to the first, and
-// then 64 columns after another; of 32 where integers have groups of 32.
+// Two kernels compute products here, and a third for many tokens on SM90 (warpgroup.h). The narrow one has up
+// to 16 tokens a tile, for batches that wait for memory; the wide one has 32 to 128. All sum in the same
+// order, so a token gets the same bits from either: the sum of 64 columns of one term from the tensor core,
+// the terms of those columns from the last to the first, and then 64 columns after another; of 32 where
+// integers have groups of 32.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -21,7 +21,7 @@ class Packed : public PackedExperts {
 
   const ExpertLayout layout;
   const bool one_launch;  // calls of few tokens take one launch, where there is code for that
-  const bool warpgroups;  // calls of many tokens take warpgroups, for which the card and the build have code
+  const bool warpgroups;  // there is code for warpgroups in this build, for this card
   const int
       mid_terms;  // bf16 that an intermediate is the sum of: what holds it, or one that it is rounded to
   DeviceMemory memory;    // [local_experts, layout.bytes]
