@@ -132,23 +132,25 @@ __device__ void write_piece(const Arrange& a, int slot, std::size_t position, in
   }
 }
 
-/// The rows of some slots, 32 pieces a warp at a time.
+/// The rows of some slots: a warp each, several pieces of a lane under way at a time.
 __device__ void copy_rows(const Arrange& a, Stretch some, const int* positions) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, pieces = a.out.blocks * kBlockPieces;
-  const int parts = (pieces + 31) / 32, all = (some.end - some.begin) * parts;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   const bool as_it_is = a.dtype == DType::bf16 && a.out.terms == 1 && a.weights == nullptr &&
                         a.orders == nullptr && a.width % 2 == 0 && a.row_stride % 4 == 0 &&
                         reinterpret_cast<std::uintptr_t>(a.rows) % 4 == 0;
+  for (int slot = some.begin + static_cast<int>(threadIdx.x) / 32; slot < some.end; slot += kArrangeWarps) {
+    if (positions[slot - some.begin] < 0) continue;
+    const auto position = static_cast<std::size_t>(positions[slot - some.begin]);
+    const std::byte* row = a.rows + slot / a.top_k * a.row_stride;
 #pragma unroll 4
-  for (int i = static_cast<int>(threadIdx.x) / 32; i < all; i += kArrangeWarps) {
-    const int slot = some.begin + i / parts, at = i % parts * 32 + lane;
-    const int position = positions[slot - some.begin], block = at / kBlockPieces, piece = at % kBlockPieces;
-    if (position < 0 || at >= pieces) continue;
-    if (as_it_is)
-      *reinterpret_cast<uint4*>(a.out.data + a.out.at(block, piece, 0, static_cast<std::size_t>(position))) =
-          copied_piece(a, a.rows + slot / a.top_k * a.row_stride, block, piece);
-    else
-      write_piece(a, slot, static_cast<std::size_t>(position), block, piece);
+    for (int i = lane; i < a.out.blocks * kBlockPieces; i += 32) {
+      const int block = i / kBlockPieces, piece = i % kBlockPieces;
+      if (as_it_is)
+        *reinterpret_cast<uint4*>(a.out.data + a.out.at(block, piece, 0, position)) =
+            copied_piece(a, row, block, piece);
+      else
+        write_piece(a, slot, position, block, piece);
+    }
   }
 }
 
