@@ -79,7 +79,6 @@ __device__ inline int fours_of(const WarpgroupProduct& p) {
 template <Storage kStorage, class T>
 __device__ __forceinline__ void write_mid(const WarpgroupProduct& p, const WarpgroupItem& item,
                                           const TileSums<T>& sums) {
-  using Team = typename T::Team;
   const int lane = static_cast<int>(threadIdx.x) % kLanes, g = lane / 4, odd = g % 2;
   const int warp = static_cast<int>(threadIdx.x) / kLanes % kWarpgroupStrips;
   const int four = item.first_four + static_cast<int>(threadIdx.x) / kWarpgroupLanes;
@@ -132,7 +131,6 @@ __device__ __forceinline__ void write_mid(const WarpgroupProduct& p, const Warpg
 template <Storage kStorage, class T>
 __device__ __forceinline__ void write_out(const WarpgroupProduct& p, const WarpgroupItem& item,
                                           const TileSums<T>& sums) {
-  using Team = typename T::Team;
   const int lane = static_cast<int>(threadIdx.x) % kLanes, g = lane / 4;
   const int warp = static_cast<int>(threadIdx.x) / kLanes;
   const int strip = strip_of(p, item.first_four + warp / kWarpgroupStrips, warp % kWarpgroupStrips);
