@@ -100,10 +100,15 @@ std::vector<std::int32_t> ids_of(const std::vector<int>& counts) {
   return ids;
 }
 
+/// Without what is no matter of how many tokens an expert has.
+FeatureSet features_of_sizes(FeatureSet all) {
+  return all.minus(Features::set<feature::Lora, feature::WeightOnInput, feature::ExpertMap,
+                                 feature::MixedFormats, feature::MixedExperts>());
+}
+
 /// Experts with every number of tokens that a tile of a card's kernels has room for, and one more.
 TEST_P(EdgesTest, ExpertsOfManySizes) {
-  FeatureSet plain = features().minus(Features::set<feature::Lora, feature::WeightOnInput, feature::ExpertMap,
-                                                    feature::MixedFormats, feature::MixedExperts>());
+  const FeatureSet plain = features_of_sizes(features());
   const std::vector<Format> formats = members(backend().can.weights);
   for (const std::vector<int>& counts :
        {std::vector{1, 17, 33, 49, 64, 80}, {16, 81, 96, 97, 112, 130}, {113, 128, 129, 144, 145, 161}}) {
@@ -114,14 +119,46 @@ TEST_P(EdgesTest, ExpertsOfManySizes) {
     const bool all = counts.front() == 1, of_card = backend().can.device == DeviceKinds::of<device::Cuda>();
     const Shape shape =
         all ? Shape{.hidden = 40, .intermediate = 72} : Shape{.hidden = 160, .intermediate = 136};
-    const std::size_t kinds = all && of_card ? formats.size() : 1;
-    for (const Format format : std::span(formats).first(kinds)) {
+    for (const Format format : formats) {
+      const bool one = all && !of_card ? format == formats.front() : format == Formats::of<format::Mxfp4>();
+      if (!one && !(all && of_card)) continue;
       for (const DType dtype : {DType::bf16, DType::f32})
         Problem(make_case(format, format, activation(), applicable(plain, format), shape), Numbers::noisy,
                 {.tokens = static_cast<int>(ids.size() / 2), .dtype = dtype})
             .with_routing(ids, weights)
             .check(backend());
     }
+  }
+}
+
+/// Averages for each of which a card that keeps a row's sum in its tensor cores has a kernel, and experts
+/// that fill its tile, nearly do, and have one token more.
+TEST_P(EdgesTest, ExpertsOfEveryAverageSize) {
+  if (backend().can.device != DeviceKinds::of<device::Cuda>()) GTEST_SKIP() << "tiles of cards";
+  struct Size {
+    int tile, average;
+  };
+  const FeatureSet plain = features_of_sizes(features());
+  for (const auto& [tile, average] : {Size{16, 12},
+                                      {32, 21},
+                                      {48, 35},
+                                      {64, 50},
+                                      {80, 64},
+                                      {96, 78},
+                                      {112, 93},
+                                      {128, 110},
+                                      {160, 134},
+                                      {192, 167}}) {
+    SCOPED_TRACE(tile);
+    const int other = 2 * average - tile;
+    const std::vector<std::int32_t> ids = ids_of({tile, tile + 1, tile - 1, other, other, other});
+    const std::vector<float> weights(ids.size(), 0.5f);
+    for (const Format format : {Formats::of<format::Mxfp4>(), Formats::of<format::Nvfp4>()})
+      Problem(make_case(format, format, activation(), applicable(plain, format),
+                        {.hidden = 160, .intermediate = 136}),
+              Numbers::noisy, {.tokens = static_cast<int>(ids.size() / 2), .dtype = DType::bf16})
+          .with_routing(ids, weights)
+          .check(backend());
   }
 }
 

@@ -158,7 +158,9 @@ constexpr auto kFeatures =
 constexpr auto kGroupedFeatures = kFeatures.plus(Features::set<feature::Lora>());
 constexpr IntegerGroups kGroups{.multiple = 32, .whole_row = true};
 
-constexpr Capability of_any_card(Accuracy accuracy) {
+constexpr auto kCalls = CallModes::set<call::Contiguous, call::Batched>();
+
+constexpr Capability of_any_card() {
   return {.device = DeviceKinds::of<device::Cuda>(),
           .uses = InstructionList::set<instruction::CpAsync, instruction::MmaBf16>(),
           .weights =
@@ -167,16 +169,24 @@ constexpr Capability of_any_card(Accuracy accuracy) {
                            format::Int4, format::Int5, format::Int6, format::Int7, format::Int8>(),
           .activations = Activations::everything(),
           .features = kGroupedFeatures,
-          .calls = CallModes::set<call::Contiguous, call::Batched, call::BatchInvariant>(),
-          .integer_groups = kGroups,
-          .accuracy = accuracy};
+          .calls = kCalls.plus(CallModes::set<call::BatchInvariant>()),
+          .integer_groups = kGroups};
+}
+
+/// Many tokens are summed up in the tensor cores and few are not: a token's bits depend on how many there
+/// are.
+constexpr Capability rounded_on_any_card() {
+  Capability can = of_any_card();
+  can.calls = kCalls;
+  can.accuracy = Accuracies::of<accuracy::Bf16Intermediate>();
+  return can;
 }
 
 }  // namespace
 
 constinit const Backend kCudaMma{
     .name = "cuda.mma",
-    .can = of_any_card(Accuracies::of<accuracy::Float32>()),
+    .can = of_any_card(),
     .pack = pack,
     .packed_bytes = packed_bytes,
     .kernels = kernels,
@@ -190,7 +200,7 @@ constinit const Backend kCudaDecode{
             .weights = Formats::set<format::Mxfp4, format::Nvfp4, format::Int2, format::Int3, format::Int4>(),
             .activations = Activations::everything(),
             .features = kFeatures,
-            .calls = CallModes::set<call::Contiguous, call::Batched>(),
+            .calls = kCalls,
             .integer_groups = kGroups},
     .pack = pack_decode,
     .packed_bytes = packed_bytes,
@@ -200,7 +210,7 @@ constinit const Backend kCudaDecode{
 
 constinit const Backend kCudaRounded{
     .name = "cuda.rounded",
-    .can = of_any_card(Accuracies::of<accuracy::Bf16Intermediate>()),
+    .can = rounded_on_any_card(),
     .pack = pack_rounded,
     .packed_bytes = packed_bytes,
     .kernels = rounded_kernels,

@@ -49,27 +49,67 @@ WarpgroupBuffers lay_out_warpgroups(const Call& call, std::byte* memory) {
   return b;
 }
 
-/// Columns of the largest tiles: enough for nearly every expert to be one, if they are chosen alike. What is
-/// not used of a stage is not there for others.
-int most_of(const Call& call, int terms) {
-  // With a map the slots are those of all experts, wherever they are.
-  const int experts = call.card.expert_map != nullptr ? call.spec().experts : call.spec().local_experts;
-  const double average = double(call.slots()) / std::max(1, experts);
+/// What a product reads, and of what it is.
+struct ProductOf {
+  const Chunks& input;
+  const StripsLayout& weights;
+};
+ProductOf up_of(const Call& call, const WarpgroupBuffers& b) { return {b.input, call.packed.layout.up}; }
+ProductOf down_of(const Call& call, const WarpgroupBuffers& b) { return {b.mid, call.packed.layout.down}; }
+
+/// Rows where the intermediate is rounded to bf16, which is a hundred times what they lose.
+SumsOf sums_of(const Call& call, const ProductOf& product) {
+  const bool rounded = call.packed.mid_terms == 1;
+  return rounded && product.input.terms == 1 && scales_in_weights(product.weights.storage) ? SumsOf::rows
+                                                                                           : SumsOf::chains;
+}
+
+/// Tiles of so many columns that an expert has, chosen alike: the sum of the chances that it has another.
+double expected_tiles(double average, int columns) {
+  double tiles = 1 - std::exp(-average);
+  for (int i = 1; i * columns < 2 * average + 4 * columns; ++i)
+    tiles += std::erfc((i * columns + 0.5 - average) / std::sqrt(2 * average)) / 2;
+  return tiles;
+}
+
+/// Columns of the largest tiles of chains: enough for nearly every expert to be one. What is not used of a
+/// stage is not there for others.
+int chain_columns(double average, int terms) {
   const int wanted = static_cast<int>(average + 2 * std::sqrt(average));
   return std::clamp((wanted + kColumnStep - 1) / kColumnStep * kColumnStep, kColumnStep, most_columns(terms));
 }
 
+/// Of rows, which take the time of the largest tile: those that are done first. In clocks of a processor's
+/// quarter and of 16 rows times 128 columns of weights: tensor cores take 4 for a token, and unpacking the
+/// weights some 160, as measured from 16 to 160 columns. The two overlap, but add up in power.
+int row_columns(double average) {
+  constexpr double kToken = 4, kUnpack = 160;
+  const auto clocks = [&](int columns) {
+    return expected_tiles(average, columns) * (kToken * columns + kUnpack);
+  };
+  return *std::ranges::min_element(kRowColumns, {}, clocks);
+}
+
+int most_of(const Call& call, const ProductOf& product) {
+  // With a map the slots are those of all experts, wherever they are.
+  const int experts = call.card.expert_map != nullptr ? call.spec().experts : call.spec().local_experts;
+  const double average = double(call.slots()) / std::max(1, experts);
+  return sums_of(call, product) == SumsOf::rows ? row_columns(average)
+                                                : chain_columns(average, product.input.terms);
+}
+
 WarpgroupProduct product_of(const Call& call, const WarpgroupBuffers& b, bool down) {
   const ExpertsSpec& spec = call.spec();
-  const ExpertLayout& layout = call.packed.layout;
+  const ProductOf product = down ? down_of(call, b) : up_of(call, b);
   return {.experts = call.packed.memory.get(),
-          .expert_bytes = layout.bytes,
-          .weights = down ? layout.down : layout.up,
-          .input = down ? b.mid : b.input,
+          .expert_bytes = call.packed.layout.bytes,
+          .weights = product.weights,
+          .input = product.input,
           .slot_of = b.slot_of,
           .tiles = b.tiles + (down ? b.most_tiles : 0),
           .tile_count = b.counts + (down ? 1 : 0),
           .down = down,
+          .sums = sums_of(call, product),
           .activation = spec.activation,
           .params = spec.params,
           .mid = b.mid,
@@ -88,7 +128,7 @@ Arrange arrange_of(const Call& call, const WarpgroupBuffers& b) {
           .top_k = call.card.top_k,
           .experts = call.spec().experts,
           .local_experts = call.spec().local_experts,
-          .most = {most_of(call, b.input.terms), most_of(call, b.mid.terms)},
+          .most = {most_of(call, up_of(call, b)), most_of(call, down_of(call, b))},
           .local = b.local,
           .slot_of = b.slot_of,
           .counts = b.counts,

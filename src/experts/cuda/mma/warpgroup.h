@@ -66,6 +66,18 @@ cudaError_t arrange(const Arrange& arrange, cudaStream_t stream);
 /// Positions that so many slots take, and what tiles are read beyond them.
 std::size_t positions_for(std::size_t slots, int local_experts);
 
+/// What a tensor core sums up by itself: 64 columns, which are added to others in float32, or a row. It cuts
+/// what it adds to the exponent of the sum so far: of a row that is more than float32 rounds, and far less
+/// than bf16 does.
+enum class SumsOf : std::uint8_t { chains, rows };
+
+/// Whether sums can be of rows: scales are in the weights.
+constexpr bool scales_in_weights(Storage storage) {
+  return !is_integer(storage) && storage != Storage::fp8_scaled;
+}
+/// Columns of the tiles that there are kernels for.
+inline constexpr int kRowColumns[] = {16, 32, 48, 64, 80, 96, 112, 128, 160, 192};
+
 struct WarpgroupProduct {
   const std::byte* experts;  // the first
   std::int64_t expert_bytes;
@@ -75,6 +87,7 @@ struct WarpgroupProduct {
   const Tile* tiles;
   const std::int32_t* tile_count;
   bool down;
+  SumsOf sums;
   Activation activation;
   ActivationParams params;
   Chunks mid;  // where gate and up go, activated; unused for down
@@ -91,6 +104,7 @@ struct WarpgroupKernel {
 };
 struct TileLimits {
   int terms, most;  // Arrange::most of the product
+  SumsOf sums = SumsOf::chains;
 };
 WarpgroupKernel warpgroup_kernel(Storage storage, TileLimits tiles);
 

@@ -27,8 +27,11 @@ __device__ inline Tokens tokens_at(std::uint32_t shared) {
 /// Registers that were written before are read by what follows.
 __device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-/// What was committed is done, and its sums may be read.
-__device__ inline void wait_products() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
+/// What was committed is done, but for the last kLater times, and its sums may be read.
+template <int kLater = 0>
+__device__ void wait_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLater) : "memory");
+}
 
 /// All warps of a warpgroup hand registers of theirs to the block's others, or wait for some.
 template <int kRegisters>
