@@ -24,9 +24,8 @@ void expect_equal(const std::vector<float>& got, const std::vector<double>& want
                        << first % columns << ": got " << got[first] << ", want " << want[first];
 }
 
-/// An intermediate rounded to bf16 moves an element by half a unit of its magnitude, and no more; that is
-/// asked for beside what closeness asks for. How far a row of few elements is off as a whole depends on what
-/// cancels in them, so of rows of fewer than eight only the bound is.
+}  // namespace
+
 void expect_close(const char* what, const testing::Comparison& comparison) {
   constexpr double kBound = 0.51;
   constexpr int kFewElements = 8;
@@ -38,8 +37,6 @@ void expect_close(const char* what, const testing::Comparison& comparison) {
   EXPECT_TRUE(close.misplaced == 0 && close.worst_element_units <= kBound) << what << ": " << close.str();
   EXPECT_TRUE(comparison.width < kFewElements || close.ok()) << what << ": " << close.str();
 }
-
-}  // namespace
 
 namespace {
 

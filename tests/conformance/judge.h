@@ -21,6 +21,12 @@ struct Outputs {
   bool operator==(const Outputs&) const = default;
 };
 
+/// Expects what `comparison.unit` rounds to explain all errors. An intermediate rounded to bf16 moves an
+/// element by half a unit of its magnitude, and no more; that is asked for beside what closeness asks for.
+/// How far a row of few elements is off as a whole depends on what cancels in them, so of rows of fewer than
+/// eight only the bound is.
+void expect_close(const char* what, const testing::Comparison& comparison);
+
 /// A drawn layer and a call on it, with the definition's results. Shared by all backends.
 class Problem {
  public:

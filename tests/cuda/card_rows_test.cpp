@@ -49,11 +49,13 @@ class CardRowsTest : public on_card::BackendTest {
         want.push_back(problem.definition().experts_out[at]);
         magnitude.push_back(problem.definition().experts_magnitude[at]);
       }
-    for (const auto* side : {&owned, &owned_of_host}) {
-      const testing::Closeness close = testing::closeness(
-          {.got = *side, .want = want, .magnitude = magnitude, .width = static_cast<int>(width)});
-      EXPECT_TRUE(close.ok()) << (side == &owned ? "on the card: " : "from the host: ") << close.str();
-    }
+    for (const auto* side : {&owned, &owned_of_host})
+      conformance::expect_close(side == &owned ? "on the card" : "from the host",
+                                {.got = *side,
+                                 .want = want,
+                                 .magnitude = magnitude,
+                                 .width = static_cast<int>(width),
+                                 .unit = testing::unit_of(backend().name)});
   }
 };
 

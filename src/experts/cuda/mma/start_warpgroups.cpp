@@ -50,7 +50,8 @@ bool has_warpgroups(const ExpertLayout& layout) {
 }
 
 cudaError_t start_warpgroups(WarpgroupProduct product, int most, cudaStream_t stream) {
-  const WarpgroupKernel kernel = warpgroup_kernel(product.weights.storage, {product.input.terms, most, product.sums});
+  const WarpgroupKernel kernel =
+      warpgroup_kernel(product.weights.storage, {product.input.terms, most, product.sums});
   int device = 0, shared = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess)
