@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A product on warpgroups (wgmma): weights become bf16 in registers, which are its A operand, and tokens are
-// read from shared memory, up to 160 at a time. So a weight is unpacked once for all of them, and neither the
+// read from shared memory, up to 192 at a time. So a weight is unpacked once for all of them, and neither the
 // tokens nor the multiplying take instructions of their own.
 //
 // A block has three or six warpgroups, of four strips each, and one more that fills a ring of shared memory
