@@ -7,6 +7,7 @@
 
 #include "experts/cpu/avx2/table.h"
 #include "experts/cpu/common/multiply.h"
+#include "experts/cpu/common/multiply_int8.h"
 
 namespace sluice::cpu {
 namespace {
@@ -51,6 +52,8 @@ struct Vector {
 
   /// Tokens that share a load of codes: 8 sums, 2 codes and 2 inputs in 16 registers.
   static constexpr int kDigitTile = 2;
+  /// 4 sums of words, 4 of dwords, 4 of floats, 2 codes and 1 input.
+  static constexpr int kInt8Tile = 2;
 
   static Dwords broadcast_dword(const std::int32_t* at) {
     return _mm256_castps_si256(_mm256_broadcast_ss(reinterpret_cast<const float*>(at)));
@@ -159,9 +162,11 @@ struct Fp4 {
 };
 
 constexpr KernelTable kTable = make_table<Vector, Fp4>();
+constexpr KernelTable kInt8Table = make_int8_table<Vector, Fp4>();
 
 }  // namespace
 
 const KernelTable* const kAvx2Table = &kTable;
+const KernelTable* const kAvx2Int8Table = &kInt8Table;
 
 }  // namespace sluice::cpu

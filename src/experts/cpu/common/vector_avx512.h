@@ -50,6 +50,8 @@ struct Vector {
 
   /// Tokens that share a load of codes: 24 sums, 2 codes and 2 inputs in 32 registers.
   static constexpr int kDigitTile = 6;
+  /// 12 sums of dwords, 12 of floats, 2 codes and 1 input.
+  static constexpr int kInt8Tile = 6;
 
   static Dwords broadcast_dword(const std::int32_t* at) { return _mm512_set1_epi32(*at); }
   static Dwords load_words(const std::int16_t* at) { return _mm512_load_si512(at); }
