@@ -129,11 +129,16 @@ constexpr const char* kInt8Subjects[] = {"cpu.avx2_int8", "cpu.avx512_int8", "po
 
 class CpuInt8Layer : public Subject {
  protected:
+  /// Portable vectors are fifty times slower: every other format.
   static std::vector<Format> formats() {
     std::vector<Format> formats;
-    backend_named("cpu.avx2_int8").can.weights.each([&](Format format) { formats.push_back(format); });
+    int at = 0;
+    backend_named("cpu.avx2_int8").can.weights.each([&](Format format) {
+      if (!portable() || at++ % 2 == 0) formats.push_back(format);
+    });
     return formats;
   }
+  static bool portable() { return std::string_view(GetParam()) == "portable_int8.16"; }
   std::vector<float> run_here(const DrawnLayer& layer, const DrawnCall& call) {
     return run_once(layer, call);
   }
@@ -194,6 +199,7 @@ TEST_P(CpuInt8Layer, SameBitsInAnyBatch) {
     const ExpertsSpec spec = full_spec(format, 200, 76);
     const auto packed = pack(subject(), draw_layer(spec, Numbers::normal, 1), *team_);
     for (const int tokens : {2, 3, 7, 27}) {
+      if (portable() && tokens != 7) continue;
       const DrawnCall call = draw_call(spec, tokens, Numbers::normal, 2);
       const std::vector<float> together = run(*packed, call, *team_);
       for (int t = 0; t < tokens; ++t)
@@ -205,13 +211,15 @@ TEST_P(CpuInt8Layer, SameBitsInAnyBatch) {
 }
 
 TEST_P(CpuInt8Layer, SameBitsOnAnyVector) {
-  if (std::string_view(GetParam()) == "portable_int8.16") GTEST_SKIP() << "the others are compared with it";
+  if (portable()) GTEST_SKIP() << "the others are compared with it";
   for (const Format format : formats())
     for (const int columns : {16, 64, 0}) {
       if (!is_integer(format) && columns != 16) continue;
       const ExpertsSpec spec = in_groups(full_spec(format, 208, 76), format, columns);
       const DrawnLayer layer = draw_layer(spec, Numbers::normal, 1);
-      for (const int tokens : {1, 5, 20}) {
+      // Blocks of 256 columns make the layer four times as large.
+      const bool large = geometry(format).block_cols > 32;
+      for (const int tokens : large ? std::vector{5} : std::vector{1, 5, 20}) {
         const DrawnCall call = draw_call(spec, tokens, Numbers::normal, 2);
         const auto portable = run(*pack(backend_named("portable_int8.16"), layer, *team_), call, *team_);
         EXPECT_TRUE(same_bits(run_here(layer, call), portable.data()))
