@@ -10,6 +10,7 @@
 #include "sluice/lora.h"
 #include "testing/device_for.h"
 #include "testing/layer_input.h"
+#include "testing/rounding.h"
 #include "testing/usable_backends.h"
 
 namespace sluice {
@@ -59,7 +60,10 @@ TEST_P(PeftTest, AdaptedIsWhatTheMergedModelAnswers) {
                       model.weights(0), {.executor = make_thread_team(2)});
     std::vector<std::byte> workspace(layer.workspace_bytes(input.hidden.rows));
     std::vector<float> out(adapted.size());
-    const double most = testing::is_reference(*backend) ? kReferenceError : kBackendError;
+    const bool rounds = testing::rounding_of(backend->name) != testing::Rounding::none;
+    const double most = testing::is_reference(*backend) ? kReferenceError
+                        : rounds                        ? testing::kInt8RelL2
+                                                        : kBackendError;
     for (const std::int32_t id : {0, -1}) {
       const std::vector<std::int32_t> ids(static_cast<std::size_t>(input.hidden.rows), id);
       layer.run({.hidden = input.hidden,
