@@ -19,7 +19,7 @@ struct Avx512Int8 {
       InstructionList::set<instruction::Avx2, instruction::Fma, instruction::F16c, instruction::Avx512f,
                            instruction::Avx512bw, instruction::Avx512dq, instruction::Avx512vl,
                            instruction::Avx512vnni>();
-  static constexpr cpu::Arithmetic kArithmetic{.lanes = cpu::kAvx512Int8Lanes, .rate = 2.5};
+  static constexpr cpu::Arithmetic kArithmetic{.lanes = cpu::kAvx512Int8Lanes, .rate = 2.75};
   static constexpr auto kWorkspaceBytes = cpu::workspace_bytes;
   static const cpu::KernelTable* table() { return cpu::kAvx512Int8Table; }
   static const Backend& backend() { return kCpuAvx512Int8; }
