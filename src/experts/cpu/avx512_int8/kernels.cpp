@@ -14,7 +14,9 @@ static_assert(Vector::kLanes == kAvx512Int8Lanes);
 
 struct VnniVector : Vector {
   /// Unsigned bytes of `codes` times signed ones of `x`, four neighbours added; nothing saturates.
-  static Dwords dot_bytes(Dwords sum, Dwords codes, Dwords x) { return here(_mm512_dpbusd_epi32(sum, codes, x)); }
+  static Dwords dot_bytes(Dwords sum, Dwords codes, Dwords x) {
+    return here(_mm512_dpbusd_epi32(sum, codes, x));
+  }
   static Dwords dot_words(Dwords sum, Dwords codes, Dwords x) { return _mm512_dpwssd_epi32(sum, codes, x); }
 };
 
