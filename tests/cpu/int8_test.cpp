@@ -49,17 +49,21 @@ TEST(CpuInt8, IsTheNearestStepOfTheLargestOfThirtyTwo) {
     float largest = 0;
     for (int i = 32 * u; i < 32 * u + 32; ++i) largest = std::max(largest, std::fabs(row[i]));
     EXPECT_EQ(units[u].step, largest / 127) << u;
-    int half[2] = {}, most = 0;
+    int sums[2][2] = {}, most = 0;  // of halves, of columns with bytes 0 and 1 or 2 and 3
     for (int i = 32 * u; i < 32 * u + 32; ++i) {
       const int q = code(units, i);
       EXPECT_LE(std::fabs(row[i] - double{units[u].step} * q), 0.500001 * units[u].step) << i;
-      half[i % 32 / 16] += q;
+      sums[i % 32 / 16][i % 8 / 4] += q;
       most = std::max(most, std::abs(q));
     }
     EXPECT_EQ(most, 127);
-    EXPECT_EQ(static_cast<std::int16_t>(units[u].sums), half[0]) << u;
-    EXPECT_EQ(static_cast<std::int16_t>(units[u].sums >> 16), half[1]) << u;
-    EXPECT_EQ(units[u].sum, static_cast<float>(half[0] + half[1])) << u;
+    for (int word = 0; word < 2; ++word) {
+      const auto got = [&](int kind) { return static_cast<std::int16_t>(units[u].sums[kind] >> 16 * word); };
+      EXPECT_EQ(got(cpu::kInt8First), sums[0][word]) << u;
+      EXPECT_EQ(got(cpu::kInt8Second), sums[1][word]) << u;
+      EXPECT_EQ(got(cpu::kInt8Whole), sums[0][word] + sums[1][word]) << u;
+    }
+    EXPECT_EQ(units[u].sum, static_cast<float>(sums[0][0] + sums[0][1] + sums[1][0] + sums[1][1])) << u;
   }
 }
 

@@ -54,7 +54,7 @@ struct Vector {
     return each<float, N>([&](int i) { return std::fma(a[i], b[i], c[i]); });
   }
 
-  static constexpr int kDigitTile = 2, kInt8Tile = 3;
+  static constexpr int kDigitTile = 2, kInt8Tile = 3, kInt8WordTile = 4;
   template <class From>
   static Dwords each_byte(const Dwords& v, From from) {
     return each<std::uint32_t, N>([&](int i) {
@@ -134,6 +134,10 @@ struct Vector {
       return static_cast<std::uint32_t>(word(codes[i], 0) * word(x[i], 0) +
                                         word(codes[i], 1) * word(x[i], 1));
     });
+  }
+  static Dwords multiply_low_words(const Dwords& a, const Dwords& b) {
+    return each<std::uint32_t, N>(
+        [&](int i) { return words(word(a[i], 0) * word(b[i], 0), word(a[i], 1) * word(b[i], 1)); });
   }
   static Dwords add_words(const Dwords& a, const Dwords& b) {
     return each<std::uint32_t, N>(

@@ -23,9 +23,13 @@ namespace sluice::cpu {
 /// The largest |q|.
 inline constexpr int kMostInt8 = 127;
 
+/// Sums of q for zero points: of the columns whose bytes are in the low word of the dwords of `codes`, in the
+/// low word, and of those in the high one. Of columns 0 to 15, of 16 to 31, and of all.
+enum Int8Sums { kInt8First, kInt8Second, kInt8Whole, kInt8SumKinds };
+
 struct Int8Columns {
-  float step, sum;    // sum: of all q, what a minimum is multiplied by
-  std::int32_t sums;  // of q, of columns 0 to 15 in the low word and of 16 to 31 in the high one
+  float step, sum;  // sum: of all q, what a minimum is multiplied by
+  std::int32_t sums[kInt8SumKinds];
   std::int32_t codes[kDigitColumns / 4];
 };
 

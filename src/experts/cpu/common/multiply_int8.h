@@ -28,9 +28,10 @@ namespace {
 ///
 ///   group     columns that share a scale, 32 or 16
 ///   most      the largest code
+///   farthest  the largest difference of a code and a zero point
 ///   minimums  a minimum is subtracted from the weights of every group
 struct Int8Shape {
-  int group, most;
+  int group, most, farthest = most;
   bool minimums = false;
 };
 
@@ -47,7 +48,12 @@ struct Int8Tiles {
   /// are taken as two nibbles, each in a panel of its own.
   static constexpr int kNibbles = kShape.most > 127 && !AddsProducts<V> ? 2 : 1;
   static constexpr int kMostFactor = kNibbles == 2 ? 15 : kShape.most;
-  /// Vectors whose products fit a word together.
+  /// Without VNNI all products of a group fit words, less what zero points contribute: sums may wrap on the
+  /// way, and no others are kept beside them.
+  static constexpr bool kInWords =
+      !AddsProducts<V> && kNibbles == 1 && kShape.farthest * kMostInt8 * 2 * kVectors <= 32767;
+  static constexpr int kTile = kInWords ? V::kInt8WordTile : V::kInt8Tile;
+  /// Otherwise vectors whose products fit a word together.
   static constexpr int kFit = 32767 / (2 * kMostInt8 * kMostFactor);
   static_assert(AddsProducts<V> || kFit >= 1);
   static constexpr int kFitting = kFit >= 8 ? 8 : kFit >= 4 ? 4 : kFit >= 2 ? 2 : 1;
@@ -55,7 +61,7 @@ struct Int8Tiles {
 
   struct alignas(64) PanelGroup : PanelMinimums<V, kShape.minimums> {
     std::int16_t codes[kNibbles][kVectors][2][2 * kLanes];  // four columns of every row, a byte each
-    std::int16_t zeros[2][2 * kLanes];  // minus the zero point, in the words that the group has of `sums`
+    std::int16_t zeros[2][2 * kLanes];                      // minus the zero points, twice
     float scales[2][kLanes];
   };
   static constexpr int kPanelGroups = 256 / kGroup;
@@ -81,7 +87,7 @@ struct Int8Tiles {
                                                  int all) {
     for (int m = 0; m < a.tokens; ++m)
       for (int b = 0; b < 2; ++b) V::store(out(a, b, pair, m), V::zero());
-    const int tiles = (a.tokens + V::kInt8Tile - 1) / V::kInt8Tile;
+    const int tiles = (a.tokens + kTile - 1) / kTile;
     PanelGroup panel[kPanelGroups];
     for (int first = 0; first < all; first += kPanelGroups) {
       const int groups = all - first < kPanelGroups ? all - first : kPanelGroups;
@@ -110,7 +116,7 @@ struct Int8Tiles {
   };
 
   /// run_tile<tokens> for a number known at run time.
-  template <int kTokens = V::kInt8Tile>
+  template <int kTokens = kTile>
   static void tile(int tokens, const TileWork& work) {
     if constexpr (kTokens > 1) {
       if (tokens < kTokens) return tile<kTokens - 1>(tokens, work);
@@ -149,13 +155,19 @@ struct Int8Tiles {
                                                       const Int8Columns* const (&input)[kTokens],
                                                       Reg (&acc)[2][kTokens]) {
     Dwords sum[2][kTokens];
+    constexpr Int8Sums kSums = kGroupsAStep == 1 ? kInt8Whole : kPart == 0 ? kInt8First : kInt8Second;
 #pragma GCC unroll 6
     for (int m = 0; m < kTokens; ++m) {
-      const Dwords sums = V::broadcast_dword(&input[m]->sums);
-      for (int b = 0; b < 2; ++b) sum[b][m] = V::multiply_words(V::load_words(group.zeros[b]), sums);
+      const Dwords sums = V::broadcast_dword(&input[m]->sums[kSums]);
+      for (int b = 0; b < 2; ++b) {
+        const Dwords zeros = V::load_words(group.zeros[b]);
+        sum[b][m] = kInWords ? V::multiply_low_words(zeros, sums) : V::multiply_words(zeros, sums);
+      }
     }
     if constexpr (AddsProducts<V>) {
       at_once<kTokens, kPart>(group, input, sum);
+    } else if constexpr (kInWords) {
+      in_words<kTokens, kPart>(group, input, sum);
     } else {
 #pragma GCC unroll 8
       for (int first = 0; first < kVectors; first += kChunk)
@@ -193,6 +205,25 @@ struct Int8Tiles {
         for (int b = 0; b < 2; ++b) sum[b][m] = V::dot_bytes(sum[b][m], w[b], x);
       }
     }
+  }
+
+  /// Words that end up as sums of pairs.
+  template <int kTokens, int kPart>
+  [[gnu::always_inline]] static inline void in_words(const PanelGroup& group,
+                                                     const Int8Columns* const (&input)[kTokens],
+                                                     Dwords (&sum)[2][kTokens]) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      const Dwords w[2] = {V::load_words(group.codes[0][v][0]), V::load_words(group.codes[0][v][1])};
+#pragma GCC unroll 6
+      for (int m = 0; m < kTokens; ++m) {
+        const Dwords x = V::broadcast_dword(&input[m]->codes[kPart * kVectors + v]);
+        for (int b = 0; b < 2; ++b) sum[b][m] = V::add_words(sum[b][m], V::multiply_bytes(w[b], x));
+      }
+    }
+#pragma GCC unroll 6
+    for (int m = 0; m < kTokens; ++m)
+      for (int b = 0; b < 2; ++b) sum[b][m] = V::add_pairs(sum[b][m]);
   }
 
   struct Chunk {
@@ -243,7 +274,7 @@ struct Int8Fp4Product {
   using Digits = DigitProduct<V, D>;
   static constexpr int kGroup = Digits::kGroup;
   /// e2m1 codes are twice the value and 12.
-  using Tiles = Int8Tiles<V, Int8Shape{.group = kGroup, .most = 2 * kE2m1Zero}>;
+  using Tiles = Int8Tiles<V, Int8Shape{.group = kGroup, .most = 2 * kE2m1Zero, .farthest = kE2m1Zero}>;
 
   static void run(const Multiplication& a) {
     const int ahead = bytes_ahead<Tiles::kPanelGroups * Digits::kGroupBytes>(a);
@@ -255,7 +286,7 @@ struct Int8Fp4Product {
                 Digits::weights(a, pair) + first * static_cast<std::size_t>(Digits::kGroupBytes);
             for (int g = 0; g < count; ++g, group += Digits::kGroupBytes) {
               for (int line = 0; line < Digits::kGroupBytes; line += 64) V::prefetch(group + ahead + line);
-              decode(group, (first + g) % Tiles::kGroupsAStep, panel[g]);
+              decode(group, panel[g]);
             }
           },
           a.groups);
@@ -267,21 +298,14 @@ struct Int8Fp4Product {
     }
   }
 
-  /// Group `part` of a step.
-  [[gnu::always_inline]] static inline void decode(const std::byte* group, int part,
-                                                   typename Tiles::PanelGroup& to) {
-    constexpr std::int32_t kLow = -kE2m1Zero & 0xFFFF;
-    const std::int32_t zeros =
-        static_cast<std::int32_t>(Tiles::kGroupsAStep == 1 ? kLow | static_cast<std::uint32_t>(kLow) << 16
-                                  : part == 0              ? kLow
-                                                           : static_cast<std::uint32_t>(kLow) << 16);
+  [[gnu::always_inline]] static inline void decode(const std::byte* group, typename Tiles::PanelGroup& to) {
     for (int b = 0; b < 2; ++b) {
 #pragma GCC unroll 8
       for (int v = 0; v < Tiles::kVectors; ++v) {
         const std::byte* line = group + b * Digits::kBlockBytes + v / 2 * Digits::kLineBytes;
         Tiles::store_codes(to, v, b, Digits::codes(line, v % 2));
       }
-      V::store_words(to.zeros[b], V::set_dword(zeros));
+      V::store_words(to.zeros[b], V::set_words(-kE2m1Zero));
       // Half of a scale is exact, of the smallest of e8m0, too, which is subnormal.
       const std::byte* scales = group + b * Digits::kBlockBytes + Digits::kCodeBytes;
       V::store(to.scales[b], V::mul(D::scale(scales), V::set(0.5f)));
@@ -318,9 +342,7 @@ struct Int8IntegerProduct {
     for (int b = 0; b < 2; ++b) {
       for (int p = 0; p < kParts; ++p) {
         V::store(to[p].scales[b], walk.head.scale[p][b]);
-        V::store_words(to[p].zeros[b], kParts == 1 ? walk.head.both_zero(p, b)
-                                       : p == 0    ? walk.head.low_zero(p, b)
-                                                   : walk.head.high_zero(p, b));
+        V::store_words(to[p].zeros[b], walk.head.both_zero(p, b));
       }
       if constexpr (kMinimums) V::store(to[0].minimums[b], walk.head.minimum[b]);
       decode_vectors<0>(walk, b, to);

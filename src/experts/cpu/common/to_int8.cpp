@@ -23,25 +23,28 @@ std::int32_t largest_bits(const float* x) {
   return largest;
 }
 
-std::int32_t sum_of(const std::int32_t* q) {
-  std::int32_t sum = 0;
-  for (int i = 0; i < kDigitColumns / 2; ++i) sum += q[i];
-  return sum;
+/// Two sums as words.
+std::int32_t words(std::int32_t low, std::int32_t high) {
+  return static_cast<std::int32_t>((static_cast<std::uint32_t>(low) & 0xFFFFu) |
+                                   static_cast<std::uint32_t>(high) << 16);
 }
 
 void put(const std::int32_t (&q)[kDigitColumns], float step, Int8Columns& out) {
+  std::int32_t low[2] = {}, high[2] = {};  // words, of both halves
   for (int line = 0; line < kDigitColumns / 8; ++line)
     for (int nibble = 0; nibble < 2; ++nibble) {
+      const std::int32_t* at = q + 8 * line + nibble;
       std::uint32_t bytes = 0;
-      for (int j = 0; j < 4; ++j)
-        bytes |= (static_cast<std::uint32_t>(q[8 * line + nibble + 2 * j]) & 0xFFu) << (8 * j);
+      for (int j = 0; j < 4; ++j) bytes |= (static_cast<std::uint32_t>(at[2 * j]) & 0xFFu) << (8 * j);
       out.codes[2 * line + nibble] = static_cast<std::int32_t>(bytes);
+      low[line / 2] += at[0] + at[2];
+      high[line / 2] += at[4] + at[6];
     }
-  const std::int32_t low = sum_of(q), high = sum_of(q + kDigitColumns / 2);
-  out.sums = static_cast<std::int32_t>((static_cast<std::uint32_t>(low) & 0xFFFFu) |
-                                       static_cast<std::uint32_t>(high) << 16);
+  out.sums[kInt8First] = words(low[0], high[0]);
+  out.sums[kInt8Second] = words(low[1], high[1]);
+  out.sums[kInt8Whole] = words(low[0] + low[1], high[0] + high[1]);
   out.step = step;
-  out.sum = static_cast<float>(low + high);
+  out.sum = static_cast<float>(low[0] + low[1] + high[0] + high[1]);
 }
 
 }  // namespace
