@@ -23,7 +23,7 @@ namespace sluice::testing {
 namespace {
 
 constexpr double kReferenceRelL2 = 3e-6;
-constexpr double kBackendRelL2 = 4e-3;
+constexpr double kBackendRelL2 = 4e-3;  // of those that round activations: kInt8RelL2
 constexpr double kWeightsError = 1e-5;
 constexpr const char* kReferenceName = "reference";
 
@@ -35,6 +35,8 @@ struct Subject {
   LayerInput input;
   std::optional<ExpectedOutputs> expected = {};
   ReferenceResult definition = {};
+  std::optional<ReferenceResult> rounded = {};  // the definition of backends that round to int8
+  std::vector<float> routing_weights = {};
   std::vector<std::int32_t> ids = {};  // of the definition's routing
 };
 
@@ -128,21 +130,43 @@ void compare_with_expected(const Answer& answer, const Subject& subject, CheckCa
     compare_routing(answer, *subject.expected, subject.spec.routed.top_k, result);
 }
 
+double rel_l2_limit(const std::string& backend) {
+  if (backend == kReferenceName) return kReferenceRelL2;
+  return rounding_of(backend) == Rounding::none ? kBackendRelL2 : kInt8RelL2;
+}
+
+/// What rounding activations costs.
+void compare_with_unrounded(const Answer& answer, const Subject& subject, CheckCase& result) {
+  const auto compare = [&](const char* what, std::span<const float> got, std::span<const double> want) {
+    const std::vector<float> wanted(want.begin(), want.end());
+    const double distance = rel_l2_max(got, wanted, subject.spec.hidden());
+    result.rel_l2_max = std::max(result.rel_l2_max, distance);
+    if (!(distance <= result.rel_l2_limit))
+      result.failures.push_back(
+          fmt::format("{} differs by {:.2g} relative L2 in a token from what is not rounded, at most {:.2g}",
+                      what, distance, result.rel_l2_limit));
+  };
+  compare("experts_out", answer.experts_out, subject.definition.experts_out);
+  compare("block_out", answer.block_out, subject.definition.block_out);
+}
+
 void compare_with_definition(const Answer& answer, const Subject& subject, CheckCase& result) {
   const double unit = unit_of(result.backend);
-  const ReferenceResult& definition = subject.definition;
+  const bool rounds = rounding_of(result.backend) != Rounding::none;
+  const ReferenceResult& definition = rounds ? subject.rounded.value() : subject.definition;
   const auto compare = [&](const char* what, std::span<const float> got, std::span<const double> want,
                            std::span<const double> magnitude) {
     const Closeness near = closeness(
         {.got = got, .want = want, .magnitude = magnitude, .width = subject.spec.hidden(), .unit = unit});
     result.worst_element_units = std::max(result.worst_element_units, near.worst_element_units);
     result.rms_units = std::max(result.rms_units, near.rms_units);
-    if (!subject.expected) result.rel_l2_max = std::max(result.rel_l2_max, near.rel_l2_max);
+    if (!subject.expected && !rounds) result.rel_l2_max = std::max(result.rel_l2_max, near.rel_l2_max);
     if (!near.ok())
       result.failures.push_back(fmt::format("{} differs from the definition: {}", what, near.str()));
   };
   compare("experts_out", answer.experts_out, definition.experts_out, definition.experts_magnitude);
   compare("block_out", answer.block_out, definition.block_out, definition.block_magnitude);
+  if (rounds && !subject.expected) compare_with_unrounded(answer, subject, result);
   const bool ids_expected = subject.expected && !subject.expected->topk_ids.empty();
   if (!ids_expected) result.ids_equal = result.ids_equal && answer.ids == subject.ids;
 }
@@ -152,7 +176,7 @@ CheckCase compare(const Layer& layer, const Subject& subject) {
   const ReferenceResult& definition = subject.definition;
   CheckCase result{.backend = backend,
                    .layer = subject.number,
-                   .rel_l2_limit = backend == kReferenceName ? kReferenceRelL2 : kBackendRelL2,
+                   .rel_l2_limit = rel_l2_limit(backend),
                    .clamp = {.limited = std::isfinite(subject.spec.routed.params.limit),
                              .gate_over_limit = definition.gate_over_limit,
                              .up_over_limit = definition.up_over_limit,
@@ -177,23 +201,29 @@ Plan plan_for(const LayerSpec& spec, const std::string& backend, int tokens) {
       {.layer = spec, .device = device_for(backend), .tokens = {1, std::max(1, tokens)}, .by_name = backend});
 }
 
+ReferenceResult definition_of(const Subject& subject, Rounding rounding, Executor& team) {
+  return reference_run({.spec = subject.spec,
+                        .weights = subject.weights,
+                        .hidden = subject.input.hidden,
+                        .routing = {subject.ids.data(), subject.routing_weights.data(),
+                                    subject.input.hidden.rows, subject.spec.routed.top_k},
+                        .executor = &team,
+                        .rounding = rounding});
+}
+
 /// Routes as the engine does and computes the definition for that routing.
 void define(Subject& subject, const std::shared_ptr<Executor>& team) {
   const int tokens = subject.input.hidden.rows, top_k = subject.spec.routed.top_k;
   subject.ids.resize(static_cast<std::size_t>(tokens) * static_cast<std::size_t>(top_k));
-  std::vector<float> weights(subject.ids.size());
+  subject.routing_weights.resize(subject.ids.size());
   const Layer router(plan_for(subject.spec, kReferenceName, tokens), subject.weights, {.executor = team});
   std::vector<std::byte> workspace(router.workspace_bytes(std::max(1, tokens)));
   router.run({.hidden = subject.input.hidden,
               .token_ids = subject.input.token_ids,
               .topk_ids = subject.ids.data(),
-              .topk_weights = weights.data(),
+              .topk_weights = subject.routing_weights.data(),
               .workspace = workspace});
-  subject.definition = reference_run({.spec = subject.spec,
-                                      .weights = subject.weights,
-                                      .hidden = subject.input.hidden,
-                                      .routing = {subject.ids.data(), weights.data(), tokens, top_k},
-                                      .executor = team.get()});
+  subject.definition = definition_of(subject, Rounding::none, *team);
 }
 
 class Checker {
@@ -230,13 +260,16 @@ class Checker {
     return names;
   }
 
-  void check_backend(const Subject& subject, const std::string& backend) {
+  void check_backend(Subject& subject, const std::string& backend) {
     Plan plan = plan_for(subject.spec, backend, subject.input.hidden.rows);
     if (plan.chosen.empty()) {
       if (request_.backend != "all") throw Unsupported(std::move(plan));
       report_.not_run.push_back({backend, subject.number, reasons(plan, backend)});
       return;
     }
+    const Rounding rounding = rounding_of(backend);
+    if (rounding != Rounding::none && !subject.rounded)
+      subject.rounded = definition_of(subject, rounding, *team_);
     const Layer layer(plan, subject.weights,
                       {.executor = team_, .progress = request_.progress, .cache = request_.cache});
     report_.cases.push_back(compare(layer, subject));

@@ -113,7 +113,7 @@ Closeness closeness(const Comparison& comparison) {
 
 double unit_of(std::string_view backend) {
   for (const BackendInfo& info : backends_info())
-    if (info.name == backend && info.accuracy == "float32")
+    if (info.name == backend && (info.accuracy == "float32" || info.accuracy == "int8_activations"))
       return kFloat32Unit;
     else if (info.name == backend && info.accuracy == "bf16_intermediate")
       return kBf16Unit;

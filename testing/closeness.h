@@ -34,8 +34,8 @@ struct Comparison {
   double unit = kFloat32Unit;
 };
 
-/// The coarsest unit that a backend rounds to, by its declared accuracy. Throws invalid_argument for a name
-/// that none has.
+/// The coarsest unit that a backend rounds to, by its declared accuracy, beside what the definition rounds
+/// for it (rounding.h). Throws invalid_argument for a name that none has.
 double unit_of(std::string_view backend);
 
 struct Closeness {

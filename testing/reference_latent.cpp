@@ -12,22 +12,26 @@ namespace {
 /// What a product adds up, and what its operands may be off by.
 struct Operand {
   std::span<const double> values;
-  std::span<const double> reach;  // each independent of the others; empty: exact
-  double common = 0;              // a part of its own value by which every one is off the same way
+  std::span<const double> reach;  // each independent of the others, unless `together`; empty: exact
+  bool together = false;
+  double common = 0;  // a part of its own value by which every one is off the same way
 };
 
 void multiply(const WeightMatrix& matrix, const Operand& x, Measured& result) {
   std::vector<double> row(static_cast<std::size_t>(matrix.cols));
   for (std::int64_t r = 0; r < matrix.rows; ++r) {
     decode_row(matrix, r, row.data());
-    double sum = 0, products = 0, spread2 = 0;
+    double sum = 0, products = 0, spread = 0, spread2 = 0;
     for (std::size_t k = 0; k < row.size(); ++k) {
       sum += row[k] * x.values[k];
       products += std::abs(row[k] * x.values[k]);
-      if (!x.reach.empty()) spread2 += row[k] * x.reach[k] * row[k] * x.reach[k];
+      if (x.reach.empty()) continue;
+      spread += std::abs(row[k]) * x.reach[k];
+      spread2 += row[k] * x.reach[k] * row[k] * x.reach[k];
     }
+    if (!x.together) spread = std::sqrt(spread2);
     result.values.push_back(sum);
-    result.magnitude.push_back(products + std::sqrt(spread2) + x.common * std::abs(sum));
+    result.magnitude.push_back(products + spread + x.common * std::abs(sum));
   }
 }
 
@@ -36,11 +40,12 @@ struct Normed {
   std::vector<double> values, reach;
   double common = 0;
 
-  Normed(std::span<const double> sums, std::span<const double> magnitude, const VectorView& norm,
-         double epsilon) {
+  Normed(const Operand& operand, const VectorView& norm, double epsilon) {
+    const std::span<const double> sums = operand.values, magnitude = operand.reach;
     const double width = static_cast<double>(sums.size());
-    double squares = 0, moved2 = 0;
+    double squares = 0, moved = 0, moved2 = 0;
     for (std::size_t i = 0; i < sums.size(); ++i) {
+      moved += std::abs(sums[i]) * magnitude[i];
       squares += sums[i] * sums[i];
       moved2 += sums[i] * magnitude[i] * sums[i] * magnitude[i];
     }
@@ -51,7 +56,7 @@ struct Normed {
       values.push_back(weight * sums[i]);
       reach.push_back(std::abs(weight) * (magnitude[i] + std::abs(sums[i])));
     }
-    common = 1 + factor * factor * std::sqrt(moved2) / width;
+    common = 1 + factor * factor * (operand.together ? moved : std::sqrt(moved2)) / width;
   }
 };
 
@@ -69,14 +74,18 @@ Measured from_latent(const LatentSpec& spec, const LatentWeights& weights, const
   const auto width = static_cast<std::size_t>(weights.out.cols);
   Measured result;
   for (std::size_t at = 0; at < sums.values.size(); at += width) {
-    const auto row = std::span(sums.values).subspan(at, width);
-    const auto magnitude = std::span(sums.magnitude).subspan(at, width);
+    const Operand row{.values = std::span(sums.values).subspan(at, width),
+                      .reach = std::span(sums.magnitude).subspan(at, width),
+                      .together = sums.together};
     if (!spec.norm_epsilon) {
-      multiply(weights.out, {.values = row, .reach = magnitude}, result);
+      multiply(weights.out, row, result);
       continue;
     }
-    const Normed normed(row, magnitude, weights.norm, *spec.norm_epsilon);
-    multiply(weights.out, {.values = normed.values, .reach = normed.reach, .common = normed.common}, result);
+    const Normed normed(row, weights.norm, *spec.norm_epsilon);
+    multiply(
+        weights.out,
+        {.values = normed.values, .reach = normed.reach, .together = sums.together, .common = normed.common},
+        result);
   }
   return result;
 }

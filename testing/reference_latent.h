@@ -16,6 +16,8 @@ namespace sluice::testing {
 /// Of all tokens, one row behind the other.
 struct Measured {
   std::vector<double> values, magnitude;
+  bool together =
+      false;  // what one is off by, all others may be: as where a step of an intermediate is taken
 };
 
 /// x [tokens, hidden], which came without error, to [tokens, latent].

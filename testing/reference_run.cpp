@@ -10,6 +10,7 @@
 #include "experts/reference/definition.h"
 #include "format/scales.h"
 #include "testing/reference_latent.h"
+#include "testing/round_int8.h"
 
 namespace sluice::testing {
 namespace {
@@ -21,6 +22,7 @@ struct Pass {
   std::span<const std::int32_t> expert_map;
   Routing routing;
   LoraCall lora;  // without ids: no adapters
+  Rounding rounding = Rounding::none;
 };
 
 struct PassResult {
@@ -50,6 +52,10 @@ struct Rows {
   std::span<const double> values, reach = {};
 };
 
+reference::Round round_of(Rounding rounding) {
+  return rounding == Rounding::int8_activations ? round_to_int8 : nullptr;
+}
+
 PassResult run_pass(const Pass& pass, const Rows& rows, Executor* executor) {
   const std::span<const double> x = rows.values;
   const std::size_t hidden = static_cast<std::size_t>(pass.spec.hidden);
@@ -69,7 +75,8 @@ PassResult run_pass(const Pass& pass, const Rows& rows, Executor* executor) {
                         .top_k = pass.spec.top_k,
                         .lora = pass.lora.ids.empty() ? nullptr : &pass.lora,
                         .lora_token = token,
-                        .x_reach = rows.reach.empty() ? nullptr : rows.reach.data() + at},
+                        .x_reach = rows.reach.empty() ? nullptr : rows.reach.data() + at,
+                        .round = round_of(pass.rounding)},
                        result.out.data() + at, scratch, &observed);
   });
   for (const reference::Observed& observed : seen) {
@@ -106,7 +113,8 @@ void add_shared(const ReferenceCall& call, std::span<const double> x, ReferenceR
                                       call.weights.shared,
                                       {},
                                       {ids.data(), ones.data(), call.hidden.rows, 1},
-                                      {call.adapters, call.adapter_ids, &LoraAdapter::shared}},
+                                      {call.adapters, call.adapter_ids, &LoraAdapter::shared},
+                                      call.rounding},
                                      {x}, call.executor);
   const std::size_t hidden = static_cast<std::size_t>(call.hidden.width);
   for (std::size_t token = 0; token < ids.size(); ++token) {
@@ -128,11 +136,13 @@ ReferenceResult reference_run(const ReferenceCall& call) {
   if (call.spec.latent) latent = to_latent(*call.weights.latent, x);
   const Rows rows = call.spec.latent ? Rows{latent.values, latent.magnitude} : Rows{x};
   const auto pass = [&](const ExpertsSpec& with) {
-    return run_pass({with, call.weights.routed, call.expert_map, call.routing, lora}, rows, call.executor);
+    return run_pass({with, call.weights.routed, call.expert_map, call.routing, lora, call.rounding}, rows,
+                    call.executor);
   };
   const auto back = [&](const PassResult& sums) {
     if (!call.spec.latent) return Measured{sums.out, sums.magnitude};
-    return from_latent(*call.spec.latent, *call.weights.latent, {sums.out, sums.magnitude});
+    return from_latent(*call.spec.latent, *call.weights.latent,
+                       {sums.out, sums.magnitude, call.rounding != Rounding::none});
   };
   const PassResult routed = pass(spec);
   const Measured experts = back(routed);

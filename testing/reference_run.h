@@ -10,6 +10,7 @@
 #include "sluice/executor.h"
 #include "sluice/layer.h"
 #include "sluice/spec.h"
+#include "testing/rounding.h"
 
 namespace sluice::testing {
 
@@ -22,6 +23,7 @@ struct ReferenceCall {
   std::span<const LoraAdapter* const> adapters = {};
   std::span<const std::int32_t> adapter_ids = {};  // [tokens]; empty: none
   Executor* executor = nullptr;                    // null: on the calling thread
+  Rounding rounding = Rounding::none;              // of the backend that is compared with it
 };
 
 /// All results are [tokens, hidden], those of the latent experts' sums [tokens, latent].

@@ -87,11 +87,14 @@ using CallModes =
 namespace accuracy {
 struct Float32 { static constexpr std::string_view name = "float32"; };
 struct Bf16Intermediate { static constexpr std::string_view name = "bf16_intermediate"; };  // rounded once
+// Inputs and the intermediate, to 8 bits with a scale for every 32 neighbours (experts/cpu/common/int8.h).
+struct Int8Activations { static constexpr std::string_view name = "int8_activations"; };
 }  // namespace accuracy
 // clang-format on
 
 using Accuracy = Name<struct AccuracyTag>;
-using Accuracies = List<struct AccuracyTag, accuracy::Float32, accuracy::Bf16Intermediate>;
+using Accuracies =
+    List<struct AccuracyTag, accuracy::Float32, accuracy::Bf16Intermediate, accuracy::Int8Activations>;
 
 /// Which groups of integer weights a backend accepts. A group as wide as the row may be stated either way: it
 /// is what the spec says.

@@ -91,8 +91,12 @@ void compare_choice(const Backend& backend, const std::string& by_name, Misses& 
   if (backend.name == by_name) return;
   const std::string name(backend.name);
   if (by_name.empty()) {
+    const Accuracy its = backend.can.accuracy;
+    const bool rounds = its != Accuracies::of<accuracy::Float32>();
     misses.need(!backend.only_by_name,
-                {"choice", "any", "only " + name + " by name", "not asked for by name"});
+                {"choice", "any", "only " + name + " by name",
+                 rounds ? fmt::format("not asked for by name, and rounds more than float32 ({})", its.str())
+                        : "not asked for by name"});
   } else {
     misses.need(false, {"choice", by_name, name, by_name + " was asked for by name"});
   }

@@ -41,6 +41,13 @@ std::string costs_text(const Verdict& verdict) {
   return fmt::format("{} ({})", fmt::join(parts, ", "), fmt::join(bases, ", "));
 }
 
+/// What the backend rounds beside; nothing of one that does not.
+std::string rounding_text(const Verdict& verdict) {
+  const Backend* backend = find_backend(verdict.backend, backends());
+  if (backend == nullptr || backend->can.accuracy == Accuracies::of<accuracy::Float32>()) return {};
+  return fmt::format("; rounds more than float32: {}", backend->can.accuracy.str());
+}
+
 std::string misses_text(const Verdict& verdict) {
   std::vector<std::string> parts;
   for (const Miss& miss : verdict.misses) parts.push_back(miss.trait + ": " + miss.why);
@@ -122,7 +129,8 @@ std::string explain(const Plan& plan) {
                         chosen         ? "use"
                         : verdict.fits ? "fits"
                                        : "no",
-                        verdict.backend, width, verdict.fits ? costs_text(verdict) : misses_text(verdict));
+                        verdict.backend, width,
+                        verdict.fits ? costs_text(verdict) + rounding_text(verdict) : misses_text(verdict));
   }
   if (plan.chosen.empty() && by_name.empty()) text += wanted_text(plan.request);
   return text;

@@ -89,14 +89,26 @@ Problem Problem::with_value(int token, int element, float value) const {
 }
 
 void Problem::define() {
+  definition_ = defined(testing::Rounding::none);
+  rounded_.reset();
+}
+
+testing::ReferenceResult Problem::defined(testing::Rounding rounding) const {
   const std::vector<const LoraAdapter*> adapters = lora_.pointers();
-  definition_ = testing::reference_run({.spec = made_.spec,
-                                        .weights = weights_,
-                                        .hidden = call_.hidden,
-                                        .routing = call_.routing(made_.spec.routed.top_k),
-                                        .expert_map = made_.expert_map,
-                                        .adapters = adapters,
-                                        .adapter_ids = lora_.ids});
+  return testing::reference_run({.spec = made_.spec,
+                                 .weights = weights_,
+                                 .hidden = call_.hidden,
+                                 .routing = call_.routing(made_.spec.routed.top_k),
+                                 .expert_map = made_.expert_map,
+                                 .adapters = adapters,
+                                 .adapter_ids = lora_.ids,
+                                 .rounding = rounding});
+}
+
+const testing::ReferenceResult& Problem::definition(testing::Rounding rounding) const {
+  if (rounding == testing::Rounding::none) return definition_;
+  if (!rounded_) rounded_ = defined(rounding);
+  return *rounded_;
 }
 
 Layer Problem::layer(const Backend& backend, int threads) const {
@@ -117,7 +129,7 @@ Outputs Problem::run(const Layer& layer, int tokens_at_once, std::span<const Lor
       static_cast<std::size_t>(tokens) * static_cast<std::size_t>(call_.hidden.width);
   constexpr float kUnwritten = -12345;
   Outputs out{std::vector<float>(elements, kUnwritten), std::vector<float>(elements, kUnwritten),
-              testing::unit_of(layer.plan().chosen)};
+              testing::unit_of(layer.plan().chosen), testing::rounding_of(layer.plan().chosen)};
   std::vector<const LoraAdapter*> adapters;
   if (!lora_.ids.empty())
     for (const LoraAdapter& adapter : of_call) adapters.push_back(&adapter);
@@ -134,21 +146,28 @@ Outputs Problem::run(const Layer& layer, int tokens_at_once, std::span<const Lor
 
 void Problem::expect_right(const Outputs& out) const {
   const int width = made_.spec.hidden();
-  if (exact() && out.unit == testing::kFloat32Unit) {
+  const testing::ReferenceResult& definition = this->definition(out.rounding);
+  // Numbers that int8 holds are others than these.
+  if (exact() && out.unit == testing::kFloat32Unit && out.rounding == testing::Rounding::none) {
     expect_equal(out.experts_out, definition_.experts_out, width);
     expect_equal(out.block_out, definition_.block_out, width);
     return;
   }
-  expect_close("experts_out", {.got = out.experts_out,
-                               .want = definition_.experts_out,
-                               .magnitude = definition_.experts_magnitude,
-                               .width = width,
-                               .unit = out.unit});
-  expect_close("block_out", {.got = out.block_out,
-                             .want = definition_.block_out,
-                             .magnitude = definition_.block_magnitude,
-                             .width = width,
-                             .unit = out.unit});
+  expect_close(out, definition);
+}
+
+void Problem::expect_close(const Outputs& out, const testing::ReferenceResult& definition) const {
+  const int width = made_.spec.hidden();
+  conformance::expect_close("experts_out", {.got = out.experts_out,
+                                            .want = definition.experts_out,
+                                            .magnitude = definition.experts_magnitude,
+                                            .width = width,
+                                            .unit = out.unit});
+  conformance::expect_close("block_out", {.got = out.block_out,
+                                          .want = definition.block_out,
+                                          .magnitude = definition.block_magnitude,
+                                          .width = width,
+                                          .unit = out.unit});
 }
 
 void Problem::check(const Backend& backend) const {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "sluice/layer.h"
@@ -17,7 +18,8 @@ namespace sluice::conformance {
 
 struct Outputs {
   std::vector<float> experts_out, block_out;
-  double unit;  // of what the backend rounds: testing::unit_of
+  double unit;                                           // of what the backend rounds: testing::unit_of
+  testing::Rounding rounding = testing::Rounding::none;  // what its definition rounds: testing::rounding_of
   bool operator==(const Outputs&) const = default;
 };
 
@@ -41,6 +43,8 @@ class Problem {
   const LayerSpec& spec() const { return made_.spec; }
   const std::string& name() const { return made_.name; }
   const testing::ReferenceResult& definition() const { return definition_; }
+  /// For a backend that rounds activations.
+  const testing::ReferenceResult& definition(testing::Rounding rounding) const;
   const testing::DrawnCall& call() const { return call_; }
   const LayerWeights& weights() const { return weights_; }
   const testing::DrawnLora& lora() const { return lora_; }
@@ -55,12 +59,15 @@ class Problem {
   Outputs run(const Layer& layer, int tokens_at_once, std::span<const LoraAdapter> adapters) const;
   /// Records failures unless `out` is what the definition says.
   void expect_right(const Outputs& out) const;
+  /// Within roundings of another definition than this problem's own.
+  void expect_close(const Outputs& out, const testing::ReferenceResult& definition) const;
   /// layer, run, expect_right, with the case's and the backend's names in a failure.
   void check(const Backend& backend) const;
 
  private:
   Problem copy() const;
   void define();
+  testing::ReferenceResult defined(testing::Rounding rounding) const;
 
   Case made_;
   testing::Numbers numbers_;
@@ -68,6 +75,7 @@ class Problem {
   testing::DrawnCall call_;
   testing::DrawnLora lora_;
   testing::ReferenceResult definition_ = {};
+  mutable std::optional<testing::ReferenceResult> rounded_ = {};  // once it is asked for
 };
 
 }  // namespace sluice::conformance

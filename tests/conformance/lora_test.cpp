@@ -142,6 +142,9 @@ std::vector<double> minus(const std::vector<float>& a, const std::vector<float>&
 }
 
 TEST_P(LoraTest, OnMinusOffIsTheMergedDifference) {
+  if (testing::rounding_of(backend().name) != testing::Rounding::none)
+    GTEST_SKIP() << "merged weights see other roundings than the layer and its adapter apart; ManyTokens and "
+                    "the cells have adapters";
   for (const Format format : formats()) {
     const Problem problem =
         Problem(plain(format), Numbers::noisy, {.tokens = 4}).with_adapter_ids({0, 0, 0, 0});

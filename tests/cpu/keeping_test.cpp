@@ -77,7 +77,9 @@ struct Made {
 TEST(Keeping, OtherBytesComeWithAnotherVersion) {
   const std::map<std::string_view, std::pair<int, std::uint64_t>> known = {
       {"cpu.avx2", {1, 0x740be67ad25ea55f}},
+      {"cpu.avx2_int8", {1, 0xb228f73eb2124681}},  // of fewer formats
       {"cpu.avx512", {1, 0x31a6358454853b33}},
+      {"cpu.avx512_int8", {1, 0x8db3540257fa6ac9}},
       {"cpu.avx512_bf16", {1, 0x31a6358454853b33}},
       {"cpu.amx", {1, 0x31a6358454853b33}},
   };

@@ -9,6 +9,7 @@
 #include "core/bits.h"
 #include "experts/cpu/common/forward.h"
 #include "experts/cpu/common/multiply.h"
+#include "experts/cpu/common/multiply_int8.h"
 #include "experts/cpu/common/pack.h"
 #include "format/bf16.h"
 #include "format/e2m1.h"
@@ -53,7 +54,7 @@ struct Vector {
     return each<float, N>([&](int i) { return std::fma(a[i], b[i], c[i]); });
   }
 
-  static constexpr int kDigitTile = 2;
+  static constexpr int kDigitTile = 2, kInt8Tile = 3, kInt8WordTile = 4;
   template <class From>
   static Dwords each_byte(const Dwords& v, From from) {
     return each<std::uint32_t, N>([&](int i) {
@@ -133,6 +134,10 @@ struct Vector {
       return static_cast<std::uint32_t>(word(codes[i], 0) * word(x[i], 0) +
                                         word(codes[i], 1) * word(x[i], 1));
     });
+  }
+  static Dwords multiply_low_words(const Dwords& a, const Dwords& b) {
+    return each<std::uint32_t, N>(
+        [&](int i) { return words(word(a[i], 0) * word(b[i], 0), word(a[i], 1) * word(b[i], 1)); });
   }
   static Dwords add_words(const Dwords& a, const Dwords& b) {
     return each<std::uint32_t, N>(
@@ -217,6 +222,16 @@ void run(const PackedExperts& packed, const Forward& call) {
   cpu::forward(kTable<N>, packed, call);
 }
 
+constexpr cpu::KernelTable kInt8Table = cpu::make_int8_table<Vector<16>, Fp4<16>>();
+
+void run_int8(const PackedExperts& packed, const Forward& call) { cpu::forward(kInt8Table, packed, call); }
+
+constexpr Kernel kInt8Kernels[] = {{.name = "portable",
+                                    .tokens = {},
+                                    .estimate_us = nullptr,
+                                    .workspace_bytes = cpu::workspace_bytes,
+                                    .run = run_int8}};
+
 template <int N>
 constexpr Kernel kKernels[] = {{.name = "portable",
                                 .tokens = {},
@@ -251,5 +266,10 @@ constinit const Backend kPortable16{.name = "portable.16",
                                     .pack = pack<16, kPortable16>,
                                     .packed_bytes = packed_bytes<16>,
                                     .kernels = kernels<16>};
+constinit const Backend kPortableInt8{.name = "portable_int8.16",
+                                      .can = {.device = DeviceKinds::of<device::Cpu>()},
+                                      .pack = pack<16, kPortableInt8>,
+                                      .packed_bytes = packed_bytes<16>,
+                                      .kernels = [] { return std::span<const Kernel>(kInt8Kernels); }};
 
 }  // namespace sluice::testing

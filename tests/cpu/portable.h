@@ -9,7 +9,8 @@
 
 namespace sluice::testing {
 
-/// Backends "portable.8" and "portable.16", which pack as cpu.avx2 and cpu.avx512 do.
-extern const Backend kPortable8, kPortable16;
+/// Backends "portable.8" and "portable.16", which pack as cpu.avx2 and cpu.avx512 do, and "portable_int8.16",
+/// which rounds as their int8 ones.
+extern const Backend kPortable8, kPortable16, kPortableInt8;
 
 }  // namespace sluice::testing

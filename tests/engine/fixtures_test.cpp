@@ -11,6 +11,7 @@
 #include "sluice/checkpoint.h"
 #include "sluice/error.h"
 #include "testing/reference_run.h"
+#include "testing/rounding.h"
 #include "testing/usable_backends.h"
 #include "tests/engine/small_layer.h"
 
@@ -140,7 +141,10 @@ TEST_P(FixturesTest, EveryBackendGivesWhatIsExpected) {
       const std::optional<Layer> layer = layer_of(plan, model.weights(number));
       if (!layer) continue;
       ++ran;
-      const double most = testing::is_reference(*backend) ? kReferenceError : kBackendError;
+      const bool rounds = testing::rounding_of(backend->name) != testing::Rounding::none;
+      const double most = testing::is_reference(*backend) ? kReferenceError
+                          : rounds                        ? testing::kInt8RelL2
+                                                          : kBackendError;
       for (const From from : {From::router, From::logits, From::routing}) {
         SCOPED_TRACE(::testing::Message()
                      << backend->name << ", layer " << number << ", from " << static_cast<int>(from));

@@ -137,6 +137,18 @@ TEST(Compare, TokenCountsOutsideEveryRange) {
   EXPECT_EQ(miss.why, "no kernel takes 256 tokens");
 }
 
+/// Also where it is the only one that fits, and cheaper than any other.
+TEST(Compare, WhatRoundsMoreSaysWhatItRoundsAndWaitsToBeAsked) {
+  Capability rounds = invented::everything_on_cpu();
+  rounds.accuracy = Accuracies::of<accuracy::Int8Activations>();
+  Backend rounded = backend("rounded", rounds, invented::fast);
+  rounded.only_by_name = true;
+  EXPECT_EQ(only_miss(rounded, request()).why,
+            "not asked for by name, and rounds more than float32 (int8_activations)");
+  const Backend* const all[] = {&rounded};
+  EXPECT_EQ(choose(request(), all).chosen, "");
+}
+
 TEST(Compare, TheReferenceWaitsToBeAsked) {
   Backend reference = backend("definition", invented::everything_on_cpu());
   reference.only_by_name = true;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "sluice/error.h"
+#include "testing/rounding.h"
 #include "testing/usable_backends.h"
 
 namespace sluice::reports {
@@ -164,6 +165,7 @@ Plan plan_on(const Backend& backend, const LayerSpec& spec, const std::vector<Ca
 std::vector<const Backend*> fitting(const LayerSpec& spec, const std::vector<CallMode>& calls) {
   std::vector<const Backend*> those;
   for (const Backend* backend : testing::usable_backends()) {
+    if (testing::rounding_of(backend->name) != testing::Rounding::none) continue;
     const Plan plan = plan_on(*backend, spec, calls);
     if (!plan.chosen.empty()) {
       those.push_back(backend);

@@ -109,8 +109,9 @@ Toy down_probe(std::shared_ptr<format::Encoded> down);
 /// Experts whose output 0 is the token's first number, times `factor` of the up matrix: the second number of
 /// the token, 1, opens a gate of 64, whose sigmoid is 1.
 Expert linear_expert(double factor = 1);
-/// Backends of this machine whose plan takes the layer. Those that do not must say why, and if there is none
-/// the test fails.
+/// Backends of this machine whose plan takes the layer, but for those that round activations: reports are
+/// about numbers that those would not keep. Those that do not must say why, and if there is none the test
+/// fails.
 std::vector<const Backend*> fitting(const LayerSpec& spec, const std::vector<CallMode>& calls = {});
 Plan plan_on(const Backend& backend, const LayerSpec& spec, const std::vector<CallMode>& calls = {});
 Layer layer_on(const Backend& backend, const Toy& toy, int threads = 2,

@@ -26,6 +26,8 @@ struct Scratch {
   double* row;      // [max(hidden, intermediate)] one row of weights
   double* mid;      // [intermediate] after the activation
   double* reach;    // [intermediate] how far mid moves with the roundings of gate and up
+  double* rounded;  // [max(hidden, intermediate)] x, and later mid, as a product reads them
+  double* slack;    // [max(hidden, intermediate)] of those
   Sum* low;         // [2, lora_rank] A x of the gate's delta or down's, then of up's
 };
 
@@ -57,17 +59,24 @@ void add_delta(const LoraDelta& delta, std::int64_t row, const Sum* low, Sum& su
   }
 }
 
-/// matrix[row] . x + bias[row]. `reach` says what each x may be off by; null where x came without error.
-Sum product(const WeightMatrix& matrix, const VectorView& bias, std::int64_t row, const double* x,
-            const double* reach, double* decoded) {
+/// A row as products read it.
+Row rounded(const Token& token, const Row& row, int columns, const Scratch& scratch) {
+  if (token.round == nullptr || !token.round(row, columns, scratch.rounded, scratch.slack)) return row;
+  return {.x = scratch.rounded, .reach = nullptr, .slack = scratch.slack};
+}
+
+/// matrix[row] . x + bias[row].
+Sum product(const WeightMatrix& matrix, const VectorView& bias, std::int64_t row, const Row& input,
+            double* decoded) {
   decode_row(matrix, row, decoded);
   Sum sum;
   if (bias) sum.value = format::read_number(bias.dtype, bias.data + row * bias.stride);
   sum.magnitude = std::abs(sum.value);
   for (std::int64_t k = 0; k < matrix.cols; ++k) {
-    sum.value += decoded[k] * x[k];
-    sum.magnitude += std::abs(decoded[k] * x[k]);
-    if (reach) sum.spread2 += decoded[k] * reach[k] * decoded[k] * reach[k];
+    sum.value += decoded[k] * input.x[k];
+    sum.magnitude += std::abs(decoded[k] * input.x[k]);
+    if (input.slack) sum.magnitude += std::abs(decoded[k]) * input.slack[k];
+    if (input.reach) sum.spread2 += decoded[k] * input.reach[k] * decoded[k] * input.reach[k];
   }
   return sum;
 }
@@ -76,16 +85,19 @@ double activate(const ExpertsSpec& spec, double gate, double up) {
   return Activations::visit(spec.activation, [&]<class A>() { return A::apply(gate, up, spec.params); });
 }
 
-/// How far the activation moves when gate and up move by a part in 4096 of their reach, times 4096. A
-/// difference rather than a derivative, because a clamp has none at its limit. What is infinite has not been
-/// rounded and moves nothing.
-double reach_of(const ExpertsSpec& spec, const Sum& gate, const Sum& up) {
-  constexpr double kPart = 1.0 / 4096;
+/// Of a reach. By how much gate and up are off for a reach's sake, where a reach says whether they may be off
+/// by a whole step of what has been rounded: no other move shows what that does beyond a limit.
+constexpr double kPart = 1.0 / 4096, kRoundedPart = 0x1p-22;
+
+/// How far the activation moves when gate and up move by a part of their reach, over the part. A difference
+/// rather than a derivative, because a clamp has none at its limit. What is infinite has not been rounded and
+/// moves nothing.
+double reach_of(const ExpertsSpec& spec, const Sum& gate, const Sum& up, double part) {
   const double mid = activate(spec, gate.value, up.value);
   const double gate_reach = gate.reach(), up_reach = up.reach();
   const auto moved = [&](double dgate, double dup) {
     if (!std::isfinite(dgate) || !std::isfinite(dup)) return 0.0;
-    return std::abs(activate(spec, gate.value + kPart * dgate, up.value + kPart * dup) - mid) / kPart;
+    return std::abs(activate(spec, gate.value + part * dgate, up.value + part * dup) - mid) / part;
   };
   return std::max(moved(gate_reach, 0), moved(-gate_reach, 0)) +
          std::max(moved(0, up_reach), moved(0, -up_reach));
@@ -98,7 +110,8 @@ struct Adapted {
 };
 
 /// mid = activation(W_gate x + b_gate, W_up x + b_up), with deltas.
-void middle(const ExpertsSpec& spec, const Adapted& adapted, const Scratch& scratch, Observed* observed) {
+void middle(const ExpertsSpec& spec, const Adapted& adapted, const Row& x, const Scratch& scratch,
+            Observed* observed) {
   const ExpertWeights& expert = adapted.weights;
   Sum *low_gate = scratch.low, *low_up = scratch.low + spec.lora_rank;
   if (adapted.delta) {
@@ -106,10 +119,8 @@ void middle(const ExpertsSpec& spec, const Adapted& adapted, const Scratch& scra
     project(adapted.delta->up, scratch.x, scratch.x_reach, low_up);
   }
   for (int i = 0; i < spec.intermediate; ++i) {
-    const double* const reach = scratch.x_reach;
-    Sum gate =
-        expert.gate ? product(*expert.gate, expert.gate_bias, i, scratch.x, reach, scratch.row) : Sum{};
-    Sum up = product(expert.up, expert.up_bias, i, scratch.x, reach, scratch.row);
+    Sum gate = expert.gate ? product(*expert.gate, expert.gate_bias, i, x, scratch.row) : Sum{};
+    Sum up = product(expert.up, expert.up_bias, i, x, scratch.row);
     if (adapted.delta) {
       add_delta(adapted.delta->gate, i, low_gate, gate);
       add_delta(adapted.delta->up, i, low_up, up);
@@ -119,14 +130,15 @@ void middle(const ExpertsSpec& spec, const Adapted& adapted, const Scratch& scra
     observed->values += 1;
     observed->gate_over_limit += gate.value > spec.params.limit;
     observed->up_over_limit += std::abs(up.value) > spec.params.limit;
-    if (!observed->magnitude.empty()) scratch.reach[i] = reach_of(spec, gate, up);
+    if (!observed->magnitude.empty())
+      scratch.reach[i] = reach_of(spec, gate, up, x.slack ? kRoundedPart : kPart);
   }
 }
 
 }  // namespace
 
 std::size_t scratch_doubles(const ExpertsSpec& spec) {
-  return 2 * static_cast<std::size_t>(spec.hidden) + std::max(spec.hidden, spec.intermediate) +
+  return 2 * static_cast<std::size_t>(spec.hidden) + 3 * std::max(spec.hidden, spec.intermediate) +
          2 * static_cast<std::size_t>(spec.intermediate) +
          2 * static_cast<std::size_t>(spec.lora_rank) * sizeof(Sum) / sizeof(double);
 }
@@ -138,13 +150,17 @@ void compute(const Experts& experts, const Token& token, double* y, std::span<do
   double* const row = x_reach + spec.hidden;
   double* const mid = row + std::max(spec.hidden, spec.intermediate);
   double* const reach = mid + spec.intermediate;
+  double* const rounded_row = reach + spec.intermediate;
+  double* const slack = rounded_row + std::max(spec.hidden, spec.intermediate);
   // A Sum is three doubles.
   const Scratch parts{.x = scratch.data(),
                       .x_reach = token.x_reach ? x_reach : nullptr,
                       .row = row,
                       .mid = mid,
                       .reach = reach,
-                      .low = reinterpret_cast<Sum*>(reach + spec.intermediate)};
+                      .rounded = rounded_row,
+                      .slack = slack,
+                      .low = reinterpret_cast<Sum*>(slack + std::max(spec.hidden, spec.intermediate))};
   const bool want_magnitude = observed != nullptr && !observed->magnitude.empty();
   std::fill_n(y, spec.hidden, 0.0);
   if (want_magnitude) std::ranges::fill(observed->magnitude, 0.0);
@@ -160,10 +176,12 @@ void compute(const Experts& experts, const Token& token, double* y, std::span<do
       for (int k = 0; k < spec.hidden; ++k) x_reach[k] = on_input * token.x_reach[k];
     const LoraExpert* const delta = token.lora ? token.lora->delta(token.lora_token, id) : nullptr;
     const double* const mid_reach = want_magnitude ? parts.reach : nullptr;
-    middle(spec, {expert, delta}, parts, observed);
+    const Row x = rounded(token, {.x = parts.x, .reach = parts.x_reach}, spec.hidden, parts);
+    middle(spec, {expert, delta}, x, parts, observed);
     if (delta) project(delta->down, mid, mid_reach, parts.low);
+    const Row down_row = rounded(token, {.x = mid, .reach = mid_reach}, spec.intermediate, parts);
     for (int o = 0; o < spec.hidden; ++o) {
-      Sum sum = product(expert.down, expert.down_bias, o, mid, mid_reach, row);
+      Sum sum = product(expert.down, expert.down_bias, o, down_row, row);
       if (delta) add_delta(delta->down, o, parts.low, sum);
       y[o] += on_output * sum.value;
       if (want_magnitude)

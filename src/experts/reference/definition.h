@@ -9,6 +9,9 @@
 // A token with an adapter has W x + scale B (A x) for every W x above, so that bias, clamp and activation
 // come after its delta.
 //
+// A backend may declare that it rounds rows before they are multiplied (accuracy in experts/backend.h). Its
+// definition is this one with the same rounding of x and of mid, what adapters read excepted; Token::round.
+//
 // With weight_on_input x becomes w_e x and the sum is unweighted. An id that names no local expert adds
 // nothing.
 #pragma once
@@ -29,6 +32,17 @@ struct Experts {
   std::span<const std::int32_t> expert_map = {};  // [experts] -> local or -1; empty: identity
 };
 
+/// A row of a product and what it may be off by.
+struct Row {
+  const double* x = nullptr;
+  const double* reach = nullptr;  // independent of each other; null: nothing
+  const double* slack = nullptr;  // of rounded rows: not independent; null: nothing
+};
+
+/// Rounds a row into `rounded`. Where a backend that is off by its float32 sums rounds to something else, by
+/// how much goes to `slack`, in the unit of the reach. False where a backend rounds no such row.
+using Round = bool (*)(const Row& row, int columns, double* rounded, double* slack);
+
 struct Token {
   const double* x = nullptr;          // [hidden]
   const std::int32_t* ids = nullptr;  // [top_k]
@@ -37,6 +51,7 @@ struct Token {
   const LoraCall* lora = nullptr;   // null: no adapter
   int lora_token = 0;               // which of its tokens this is
   const double* x_reach = nullptr;  // [hidden] what x may be off by, like Observed::magnitude; null: nothing
+  Round round = nullptr;            // null: nothing is rounded
 };
 
 /// What a comparison wants to know beside the result.

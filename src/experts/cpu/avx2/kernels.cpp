@@ -7,6 +7,7 @@
 
 #include "experts/cpu/avx2/table.h"
 #include "experts/cpu/common/multiply.h"
+#include "experts/cpu/common/multiply_int8.h"
 
 namespace sluice::cpu {
 namespace {
@@ -51,6 +52,9 @@ struct Vector {
 
   /// Tokens that share a load of codes: 8 sums, 2 codes and 2 inputs in 16 registers.
   static constexpr int kDigitTile = 2;
+  /// 4 sums of words, 4 of dwords, 4 of floats, 2 codes and 1 input; or, where all products fit words, 6 sums
+  /// of those, 6 of floats, 2 codes and 1 input.
+  static constexpr int kInt8Tile = 2, kInt8WordTile = 3;
 
   static Dwords broadcast_dword(const std::int32_t* at) {
     return _mm256_castps_si256(_mm256_broadcast_ss(reinterpret_cast<const float*>(at)));
@@ -94,6 +98,8 @@ struct Vector {
   /// Unsigned bytes of `codes` times signed ones of `x`, neighbours added.
   static Dwords multiply_bytes(Dwords codes, Dwords x) { return _mm256_maddubs_epi16(codes, x); }
   static Dwords multiply_words(Dwords codes, Dwords x) { return _mm256_madd_epi16(codes, x); }
+  /// Word by word.
+  static Dwords multiply_low_words(Dwords a, Dwords b) { return _mm256_mullo_epi16(a, b); }
   static Dwords add_words(Dwords a, Dwords b) { return here(_mm256_add_epi16(a, b)); }
   static Dwords add_dwords(Dwords a, Dwords b) { return here(_mm256_add_epi32(a, b)); }
   /// Neighbouring words, as dwords.
@@ -159,9 +165,11 @@ struct Fp4 {
 };
 
 constexpr KernelTable kTable = make_table<Vector, Fp4>();
+constexpr KernelTable kInt8Table = make_int8_table<Vector, Fp4>();
 
 }  // namespace
 
 const KernelTable* const kAvx2Table = &kTable;
+const KernelTable* const kAvx2Int8Table = &kInt8Table;
 
 }  // namespace sluice::cpu

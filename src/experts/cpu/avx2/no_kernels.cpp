@@ -5,5 +5,6 @@
 namespace sluice::cpu {
 
 const KernelTable* const kAvx2Table = nullptr;
+const KernelTable* const kAvx2Int8Table = nullptr;
 
 }  // namespace sluice::cpu

@@ -10,5 +10,7 @@ inline constexpr int kAvx2Lanes = 8;
 
 /// Null in a build without these kernels.
 extern const KernelTable* const kAvx2Table;
+/// Of rows that are rounded to int8.
+extern const KernelTable* const kAvx2Int8Table;
 
 }  // namespace sluice::cpu

@@ -14,6 +14,7 @@
 #include "experts/cpu/common/lora.h"
 #include "experts/cpu/common/packed.h"
 #include "experts/cpu/common/to_digits.h"
+#include "experts/cpu/common/to_int8.h"
 #include "experts/cpu/common/workspace.h"
 #include "format/bf16.h"
 #include "format/f16.h"
@@ -121,9 +122,21 @@ bool reads_bf16(const Call& call, const Stream& stream, const Staged& from, int 
   return from.bf16 != nullptr && from.terms[position] != 0 && bf16_kernel(call, stream) != nullptr;
 }
 
+/// Columns that a stream's kernels read as digits, or as int8.
+int digit_columns(const Call& call, const Stream& stream) {
+  return call.table.rounds_to_int8 ? stream.int8_columns() : stream.digit_columns();
+}
+
 /// Columns of a row that are needed as digits for this stream.
 int digit_columns(const Call& call, const Stream& stream, const Staged& from, int position) {
-  return reads_bf16(call, stream, from, position) ? 0 : stream.digit_columns();
+  return reads_bf16(call, stream, from, position) ? 0 : digit_columns(call, stream);
+}
+
+/// A row in the form that the kernels for so many tokens read. False where it has none.
+bool to_digits(const Call& call, const float* row, int columns, bool alone, std::byte* out) {
+  if (call.table.rounds_to_int8) return to_int8(row, columns, reinterpret_cast<Int8Columns*>(out));
+  return alone ? to_digits(row, columns, reinterpret_cast<ByteDigits*>(out))
+               : to_digits(row, columns, reinterpret_cast<WordDigits*>(out));
 }
 
 /// Gate, where it reads what up does, and up; or the stream alone.
@@ -160,9 +173,7 @@ void stage_for(const Call& call, const Stream& stream, const Staged& to, int pos
   const std::int32_t local = local_of(call, position);
   const bool alone = work.offsets[local + 1] - work.offsets[local] == 1;
   std::byte* out = to.digits + position * to.digits_stride;
-  const float* from = to.row(position);
-  to.fixed[position] = alone ? to_digits(from, columns, reinterpret_cast<ByteDigits*>(out))
-                             : to_digits(from, columns, reinterpret_cast<WordDigits*>(out));
+  to.fixed[position] = to_digits(call, to.row(position), columns, alone, out);
 }
 
 /// A row of the input, for gate and up.
@@ -238,7 +249,7 @@ struct Form {
 
 Form form_of(const Call& call, const Stream& stream, const Staged& from, int position) {
   if (reads_bf16(call, stream, from, position)) return {Form::bf16, from.terms[position]};
-  return {stream.digit_columns() != 0 && from.fixed[position] ? Form::digits : Form::floats};
+  return {digit_columns(call, stream) != 0 && from.fixed[position] ? Form::digits : Form::floats};
 }
 
 /// Of digits `one` or `several`.
@@ -451,7 +462,7 @@ void forward(const KernelTable& table, const PackedExperts& experts, const Forwa
   parallel_for(*f.executor, call.work.offsets[packed.spec.local_experts],
                [&](int p, int) { stage(call, p); });
   for_units(call, {layout.first_units(), layout.first_unit_bytes()}, first_product);
-  if (layout.down.digit_columns() != 0 || layout.down.gathers() || call.work.down.bf16 != nullptr)
+  if (digit_columns(call, layout.down) != 0 || layout.down.gathers() || call.work.down.bf16 != nullptr)
     parallel_for(*f.executor, call.work.offsets[packed.spec.local_experts],
                  [&](int p, int) { stage_mid(call, p); });
   if (f.lora != nullptr && call.work.deltas != nullptr)

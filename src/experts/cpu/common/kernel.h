@@ -79,6 +79,7 @@ struct KernelTable {
   DigitKernels mxfp4_digits, nvfp4_digits;
   IntegerKernels int2, int3, int4, int5, int6, int7, int8;
   Bf16Kernels bf16_pairs{};
+  bool rounds_to_int8 = false;  // what it calls digits are rows in int8 (int8.h)
 };
 
 }  // namespace sluice::cpu

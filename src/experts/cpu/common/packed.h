@@ -49,6 +49,9 @@ struct Stream {
     if (is_integer()) return integers.has_digits() ? integers.columns : 0;
     return format.digits == nullptr ? 0 : columns;
   }
+  /// Columns that its kernels read as int8 instead, where those are the table's: all of what has digits, and
+  /// the integers that lose too much of them.
+  int int8_columns() const { return pairs != 0 && is_integer() ? integers.columns : digit_columns(); }
   /// Columns that its kernels read as pairs of bf16, if they can.
   int bf16_columns() const { return pairs == 0 ? 0 : padded_columns(); }
   PairOrder bf16_order() const {

@@ -50,6 +50,8 @@ struct Vector {
 
   /// Tokens that share a load of codes: 24 sums, 2 codes and 2 inputs in 32 registers.
   static constexpr int kDigitTile = 6;
+  /// 12 sums of dwords, 12 of floats, 2 codes and 1 input.
+  static constexpr int kInt8Tile = 6, kInt8WordTile = 6;
 
   static Dwords broadcast_dword(const std::int32_t* at) { return _mm512_set1_epi32(*at); }
   static Dwords load_words(const std::int16_t* at) { return _mm512_load_si512(at); }
@@ -87,6 +89,8 @@ struct Vector {
   /// Unsigned bytes of `codes` times signed ones of `x`, neighbours added.
   static Dwords multiply_bytes(Dwords codes, Dwords x) { return _mm512_maddubs_epi16(codes, x); }
   static Dwords multiply_words(Dwords codes, Dwords x) { return _mm512_madd_epi16(codes, x); }
+  /// Word by word.
+  static Dwords multiply_low_words(Dwords a, Dwords b) { return _mm512_mullo_epi16(a, b); }
   static Dwords add_words(Dwords a, Dwords b) { return here(_mm512_add_epi16(a, b)); }
   static Dwords add_dwords(Dwords a, Dwords b) { return here(_mm512_add_epi32(a, b)); }
   /// Neighbouring words, as dwords.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "experts/cpu/common/int8.h"
 #include "experts/cpu/common/to_digits.h"
 
 namespace sluice::cpu {
@@ -38,7 +39,11 @@ std::size_t gathered_floats(const Stream& stream) {
   return stream.gathers() ? row_floats(stream.padded_columns()) : 0;
 }
 
-std::size_t digits_stride(int columns) { return (digit_bytes(columns) + 63) / 64 * 64; }
+/// Of rows in either form; int8 is the shorter one, and there are streams that have no other.
+std::size_t digits_stride(int columns) {
+  static_assert(sizeof(Int8Columns) <= sizeof(ByteDigits));
+  return (digit_bytes(columns) + 63) / 64 * 64;
+}
 
 /// Room for `count` rows of digits and, where `floats` is not 0, of copies.
 Staged take(Carver& carver, std::size_t count, std::size_t floats, std::size_t digits) {
@@ -60,15 +65,15 @@ void read_in_place(const Stream& stream, float* rows, std::size_t stride, Staged
 
 void take_staged(const ExpertLayout& layout, std::size_t count, Carver& carver, Workspace& work) {
   const bool shared = layout.shares_input();
-  const int first = std::max(shared ? layout.gate.digit_columns() : 0, layout.up.digit_columns());
+  const int first = std::max(shared ? layout.gate.int8_columns() : 0, layout.up.int8_columns());
   work.up = take(carver, count, std::max(gathered_floats(layout.up), gathered_floats(layout.down)),
-                 digits_stride(std::max(first, layout.down.digit_columns())));
+                 digits_stride(std::max(first, layout.down.int8_columns())));
   work.down = work.up;
   read_in_place(layout.up, work.input, work.input_stride, work.up);
   read_in_place(layout.down, work.mid, work.mid_stride, work.down);
   work.gate = work.up;
   if (shared) return;
-  work.gate = take(carver, count, gathered_floats(layout.gate), digits_stride(layout.gate.digit_columns()));
+  work.gate = take(carver, count, gathered_floats(layout.gate), digits_stride(layout.gate.int8_columns()));
   read_in_place(layout.gate, work.input, work.input_stride, work.gate);
 }
 
