@@ -78,7 +78,8 @@ __device__ inline void skip_tile(const WarpgroupProduct& p, Ring& ring) {
 #pragma unroll 1
   for (int block = 0; block < p.weights.k_blocks; ++block, ring.next()) {
     wait_for(ring.full(), ring.parity);
-    release(ring.empty());
+    __syncwarp();
+    if (threadIdx.x % kLanes == 0) arrive(ring.empty());
   }
 }
 

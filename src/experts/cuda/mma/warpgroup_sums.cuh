@@ -101,12 +101,6 @@ __device__ SharedBytes weights_of_warp(const Ring& ring) {
   return {ring.stages_at + ring.stage_bytes - (Team::kStrips - warp) * block_bytes(kStorage)};
 }
 
-/// A warp is done with what a stage held.
-__device__ __forceinline__ void release(std::uint32_t empty) {
-  __syncwarp();
-  if (threadIdx.x % kLanes == 0) arrive(empty);
-}
-
 /// Half a block is unpacked while the half before it is multiplied, where the registers have room for that.
 template <Storage kStorage, class T>
 __device__ __forceinline__ void add_chains(int blocks, Ring& ring, TileSums<T>& sums) {
@@ -135,7 +129,8 @@ __device__ __forceinline__ void add_chains(int blocks, Ring& ring, TileSums<T>& 
       if constexpr (kAhead)
         if (block < blocks) begin();
     });
-    release(done);
+    __syncwarp();
+    if (threadIdx.x % kLanes == 0) arrive(done);
   }
 }
 
@@ -160,6 +155,10 @@ __device__ __forceinline__ void add_rows(int blocks, Ring& ring, TileSums<T>& su
   const SharedBytes at = weights_of_warp<kStorage, typename T::Team>(ring);
   const auto unpack = [&](int half) {
     return unpack_half<kStorage>(at + ring.stage * ring.stage_bytes, half);
+  };
+  const auto release = [](std::uint32_t barrier) {
+    __syncwarp();
+    if (threadIdx.x % kLanes == 0) arrive(barrier);
   };
   wait_for(ring.full(), ring.parity);
   Weights<kStorage> first = unpack(0), second;
