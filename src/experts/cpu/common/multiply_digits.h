@@ -215,9 +215,7 @@ struct DigitProduct {
   }
 
   static void decode(const std::byte* group, Group& to) {
-    // The next panel's, for which the tokens of this one leave the time.
-    for (int line = 0; line < kGroupBytes; line += 64)
-      V::prefetch(group + Panels::kGroups * kGroupBytes + line);
+    for (int line = 0; line < kGroupBytes; line += 64) V::prefetch(group + kAhead + line);
     const Packed from{group};
     for (int b = 0; b < 2; ++b) {
       for (int q = 0; q < 2 * kLines; ++q) V::store_words(to.codes[q][b], from.codes(q, b));

@@ -384,8 +384,7 @@ struct IntegerProduct {
   /// `To` a group of either panel.
   template <class To>
   [[gnu::always_inline]] static inline void decode(const Walk& walk, To* to) {
-    // The next panel's, for which the tiles of this one leave the time.
-    for (int line = 0; line < kStepBytes; line += 64) V::prefetch(walk.place.at + 8 * kStepBytes + line);
+    for (int line = 0; line < kStepBytes; line += 64) V::prefetch(walk.place.at + kAhead + line);
     const Packed from{walk.place.at, walk.head};
     for (int b = 0; b < 2; ++b) {
       for (int p = 0; p < kParts; ++p) {
