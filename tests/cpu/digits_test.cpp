@@ -88,15 +88,35 @@ TEST(CpuByteDigits, ComeWithTheirSums) {
   std::vector<ByteDigits> units(10);
   ASSERT_TRUE(cpu::to_digits(row.data(), 320, units.data()));
   const ByteDigits& unit = units[0];
+  std::int64_t half[ByteDigits::kDigits][2] = {};
   for (int d = 0; d < ByteDigits::kDigits; ++d) {
-    std::int64_t half[2] = {};
-    for (int c = 0; c < 32; ++c) half[c / 16] += digit(unit, c, d);
-    EXPECT_EQ(unit.start[cpu::kFirstHalf][d], -12 * half[0]);
-    EXPECT_EQ(unit.start[cpu::kSecondHalf][d], -12 * half[1]);
-    EXPECT_EQ(unit.start[cpu::kWhole][d], -12 * (half[0] + half[1]));
-    EXPECT_EQ(static_cast<std::int16_t>(unit.sums[d]), half[0]);
-    EXPECT_EQ(static_cast<std::int16_t>(unit.sums[d] >> 16), half[1]);
+    for (int c = 0; c < 32; ++c) half[d][c / 16] += digit(unit, c, d);
+    EXPECT_EQ(static_cast<std::int16_t>(unit.sums[d]), half[d][0]);
+    EXPECT_EQ(static_cast<std::int16_t>(unit.sums[d] >> 16), half[d][1]);
   }
+  for (int h = 0; h < 2; ++h) {
+    EXPECT_EQ(unit.start[h][0], -12 * (half[0][h] + 256 * half[1][h]));
+    EXPECT_EQ(unit.start[h][1], -12 * half[2][h]);
+  }
+  EXPECT_EQ(unit.start[cpu::kWhole][0], unit.start[cpu::kFirstHalf][0] + unit.start[cpu::kSecondHalf][0]);
+  EXPECT_EQ(unit.start[cpu::kWhole][1], unit.start[cpu::kFirstHalf][1] + unit.start[cpu::kSecondHalf][1]);
+}
+
+/// Of 32 bf16 numbers two digits hold all where each is zero or at least 2^-7 of the largest's power of two;
+/// a single bit below takes the third.
+TEST(CpuByteDigits, AreTwoWhereThoseHoldEverything) {
+  std::vector<float> row(96, 0.0f);
+  for (int i = 0; i < 32; ++i) row[i] = std::ldexp(i % 2 == 0 ? 1.4921875f : -1.4921875f, -(i % 8));
+  std::copy_n(row.begin(), 32, row.begin() + 32);
+  row[32 + 17] = std::ldexp(1.4921875f, -8);
+  std::vector<ByteDigits> units(3);
+  ASSERT_TRUE(cpu::to_digits(row.data(), 96, units.data()));
+  EXPECT_EQ(units[0].used, 2);
+  EXPECT_EQ(units[1].used, 3);
+  EXPECT_EQ(units[2].used, 2) << "zeros";
+  for (int c = 0; c < 32; ++c) EXPECT_EQ(digit(units[0], c, 2), 0);
+  const std::vector<double> got = back(units, 96);
+  for (int i = 0; i < 96; ++i) EXPECT_EQ(got[i], row[i]) << i;
 }
 
 TYPED_TEST(CpuDigits, ComeWithTheSumOfTheInputs) {

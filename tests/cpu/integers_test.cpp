@@ -233,6 +233,16 @@ TEST_P(CpuIntegers, MixedFormatsAndGroupings) {
   formats.gate_grouping = {32, true, false};
   formats.up_grouping = {32, true, true};
   check();
+  // Of one row of inputs gate reads words and up bytes, where there is no VNNI and an expert has several
+  // tokens.
+  formats.gate = format_named("int8");
+  formats.up_grouping = {32, true, false};
+  check();
+  formats.gate = format_named("int4");
+  formats.up = format_named("int8");
+  check();
+  formats.up = format_named("int4");
+  formats.up_grouping = {32, true, true};
   formats.gate = format_named("mxfp4");
   formats.gate_grouping = {};
   check();

@@ -26,7 +26,8 @@ inline constexpr int kFixedBits = 23;
 inline constexpr std::int32_t kMostFixed = 127 * (1 + 256 + 65536);
 
 /// Where the exact sums of e2m1 codes begin: minus `zero code` times the sum of the digits, so that codes may
-/// be unsigned. Of columns 0 to 15, 16 to 31, and both.
+/// be unsigned. Of columns 0 to 15, 16 to 31, and both; of the two lower digits (the second counts 2^8) and
+/// of the third.
 ///
 /// Zero points of integers differ from row to row: they are multiplied by `sums`, the digits' sums of columns
 /// 0 to 15 in the low word and of 16 to 31 in the high one.
@@ -35,16 +36,20 @@ enum DigitStart { kFirstHalf, kSecondHalf, kWhole, kDigitStarts };
 /// Both kinds have the `sum` of their inputs as they are in fixed point, rounded once: what a minimum, which
 /// is subtracted from 32 weights, is multiplied by.
 
-/// For one token: a dword holds a digit of four columns.
+/// A dword holds a digit of four columns. Where every X is a multiple of 2^8 the step is 2^8 times as large
+/// and the third digit is zero: three steps of four of bf16 inputs that are normally distributed, and a third
+/// of the products less.
 struct ByteDigits {
   static constexpr int kDigits = 3, kBits = 8;
   float step, sum;
-  std::int32_t start[kDigitStarts][kDigits];
+  std::int32_t used;  // digits that are not zero: 2 or 3
+  std::int32_t start[kDigitStarts][2];
   std::int32_t sums[kDigits];
   std::int32_t digits[kDigitColumns / 4][kDigits];  // [2 l + nibble]: columns 8 l + nibble + {0, 2, 4, 6}
 };
 
-/// For several tokens: a dword holds a digit of two columns. Their codes have been made signed in advance.
+/// For codes of more than 4 bits and several tokens: a dword holds a digit of two columns. Their codes have
+/// been made signed in advance.
 struct WordDigits {
   static constexpr int kDigits = 2, kBits = 12;
   float step, sum;

@@ -133,10 +133,10 @@ int digit_columns(const Call& call, const Stream& stream, const Staged& from, in
 }
 
 /// A row in the form that the kernels for so many tokens read. False where it has none.
-bool to_digits(const Call& call, const float* row, int columns, bool alone, std::byte* out) {
+bool to_digits(const Call& call, const float* row, int columns, bool words, std::byte* out) {
   if (call.table.rounds_to_int8) return to_int8(row, columns, reinterpret_cast<Int8Columns*>(out));
-  return alone ? to_digits(row, columns, reinterpret_cast<ByteDigits*>(out))
-               : to_digits(row, columns, reinterpret_cast<WordDigits*>(out));
+  return words ? to_digits(row, columns, reinterpret_cast<WordDigits*>(out))
+               : to_digits(row, columns, reinterpret_cast<ByteDigits*>(out));
 }
 
 /// Gate, where it reads what up does, and up; or the stream alone.
@@ -147,6 +147,22 @@ struct Readers {
 Readers readers(const Call& call, const Stream& stream, const Staged& to) {
   const bool shared = &to == &call.work.up && call.layout().shares_input();
   return {&stream, shared && call.layout().gate.pairs != 0 ? &call.layout().gate : nullptr};
+}
+
+const DigitKernels& digit_kernels(const Call& call, const Stream& stream) {
+  return stream.is_integer() ? integer_kernels(call, stream).digits : call.table.*stream.format.digits;
+}
+
+/// Whether the tokens of an expert with `of_expert` are staged as words. Gate may read what is staged for up.
+bool stages_words(const Call& call, const Stream& stream, int of_expert) {
+  if (call.table.rounds_to_int8) return false;
+  const ExpertLayout& layout = call.layout();
+  const auto reads_words = [&](const Stream& one) {
+    return one.digit_columns() == 0 || digit_kernels(call, one).several_reads_words;
+  };
+  const bool shared = &stream != &layout.down && layout.shares_input();
+  return of_expert > 1 && reads_words(stream) &&
+         (!shared || (reads_words(layout.gate) && reads_words(layout.up)));
 }
 
 void stage_bf16(const Call& call, const Readers& readers, const Staged& to, int position) {
@@ -171,9 +187,9 @@ void stage_for(const Call& call, const Stream& stream, const Staged& to, int pos
   if (columns == 0) return;
   const Workspace& work = call.work;
   const std::int32_t local = local_of(call, position);
-  const bool alone = work.offsets[local + 1] - work.offsets[local] == 1;
+  const bool words = stages_words(call, stream, work.offsets[local + 1] - work.offsets[local]);
   std::byte* out = to.digits + position * to.digits_stride;
-  to.fixed[position] = to_digits(call, to.row(position), columns, alone, out);
+  to.fixed[position] = to_digits(call, to.row(position), columns, words, out);
 }
 
 /// A row of the input, for gate and up.
@@ -252,19 +268,21 @@ Form form_of(const Call& call, const Stream& stream, const Staged& from, int pos
   return {digit_columns(call, stream) != 0 && from.fixed[position] ? Form::digits : Form::floats};
 }
 
-/// Of digits `one` or `several`.
+/// Whether tokens are multiplied one at a time: an expert's only one, and where `several` reads words that
+/// another matrix of the same input does not.
+bool one_by_one(const Call& call, const Stream& stream, int of_expert) {
+  return of_expert == 1 ||
+         digit_kernels(call, stream).several_reads_words != stages_words(call, stream, of_expert);
+}
+
 Multiply kernel_for(const Call& call, const Stream& stream, const Tokens& tokens) {
   const auto form = form_of(call, stream, tokens.from, tokens.first).kind;
   if (form == Form::bf16) return bf16_kernel(call, stream);
-  const auto of_digits = [&](const DigitKernels& digits) {
-    return tokens.of_expert == 1 ? digits.one : digits.several;
-  };
-  if (stream.is_integer()) {
-    const IntegerKernels::OfPart& kernels = integer_kernels(call, stream);
-    return form == Form::digits ? of_digits(kernels.digits) : kernels.multiply;
+  if (form == Form::digits) {
+    const DigitKernels& digits = digit_kernels(call, stream);
+    return one_by_one(call, stream, tokens.of_expert) ? digits.one : digits.several;
   }
-  return form == Form::digits ? of_digits(call.table.*stream.format.digits)
-                              : call.table.*stream.format.multiply;
+  return stream.is_integer() ? integer_kernels(call, stream).multiply : call.table.*stream.format.multiply;
 }
 
 /// The sums of one unit of rows, by one kernel.
@@ -306,7 +324,8 @@ void multiply(const Call& call, const Stream& stream, const std::byte* expert, i
     alike.first = tokens.first + done;
     alike.count = 1;
     const Form form = form_of(call, stream, tokens.from, alike.first);
-    while (done + alike.count < tokens.count &&
+    const bool alone = form.kind == Form::digits && one_by_one(call, stream, tokens.of_expert);
+    while (!alone && done + alike.count < tokens.count &&
            form_of(call, stream, tokens.from, alike.first + alike.count) == form)
       ++alike.count;
     multiply_alike(call, stream, expert, unit, alike,

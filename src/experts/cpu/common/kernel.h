@@ -46,10 +46,11 @@ struct Multiplication {
 
 using Multiply = void (*)(const Multiplication&);
 
-/// Kernels that read digits and agree to the bit: `one` reads ByteDigits of a single token, `several`
-/// WordDigits.
+/// Kernels that read digits and agree to the bit: `one` reads ByteDigits of a single token, `several` those
+/// of any number, or WordDigits.
 struct DigitKernels {
   Multiply one, several;
+  bool several_reads_words = false;
 };
 
 /// Kernels of one width of integers, by the columns that a scale covers of a step (layout.h): 32, or 16.

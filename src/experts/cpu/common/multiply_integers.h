@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "experts/cpu/common/byte_panel.h"
 #include "experts/cpu/common/digit_tile.h"
 #include "experts/cpu/common/digits.h"
 #include "experts/cpu/common/kernel.h"
@@ -139,7 +140,41 @@ struct IntegerProduct {
     place = {place.at + a.integers.number_bytes, place.at};
   }
 
-  // ---- one token: 8-bit products
+  // ---- where codes come from
+
+  /// A step as it is packed.
+  struct Packed {
+    const std::byte* step;
+    const Head& head;
+    template <int kVector>
+    [[gnu::always_inline]] Dwords codes(int b) const {
+      return Codes::template vector<kVector>(step + b * kBlockBytes);
+    }
+    [[gnu::always_inline]] Reg scale(int part, int b) const { return head.scale[part][b]; }
+    [[gnu::always_inline]] Reg minimum(int b) const { return head.minimum[b]; }
+    /// Minus the zero points in the words that digits' sums have of the part's columns.
+    [[gnu::always_inline]] Dwords zero(int part, int b) const {
+      return kParts == 1 ? head.both_zero(0, b) : part == 0 ? head.low_zero(0, b) : head.high_zero(part, b);
+    }
+  };
+
+  /// A part of a panel in bytes.
+  struct alignas(64) Group : ByteGroup<V, kPart>, PanelMinimums<V, kMinimums> {
+    std::int16_t zeros[2][2 * kLanes];
+  };
+  using Panels = BytePanels<V, Group, kPart>;
+  struct InPanel {
+    const Group* parts;
+    template <int kVector>
+    [[gnu::always_inline]] Dwords codes(int b) const {
+      return V::load_words(parts[kVector / kVectors].codes[kVector % kVectors][b]);
+    }
+    [[gnu::always_inline]] Reg scale(int part, int b) const { return V::load(parts[part].scales[b]); }
+    [[gnu::always_inline]] Reg minimum(int b) const { return V::load(parts[0].minimums[b]); }
+    [[gnu::always_inline]] Dwords zero(int part, int b) const { return V::load_words(parts[part].zeros[b]); }
+  };
+
+  // ---- one token
 
   static void one(const Multiplication& a) {
     const int head_bytes = a.integers.head_bytes;
@@ -155,8 +190,7 @@ struct IntegerProduct {
         const int steps = left < a.integers.group_steps ? left : a.integers.group_steps;
         for (int s = 0; s < steps; ++s, at += kStepBytes, ++input) {
           for (int line = 0; line < kStepBytes; line += 64) V::prefetch(at + kAhead + line);
-          part<0>(at, *input, head, acc);
-          if constexpr (kParts == 2) part<1>(at, *input, head, acc);
+          add_step(Packed{at, head}, *input, acc);
         }
         place.at = at;
       }
@@ -164,56 +198,68 @@ struct IntegerProduct {
     }
   }
 
+  /// The branch takes the same way for every row of weights.
+  template <class From>
+  [[gnu::always_inline]] static inline void add_step(const From& from, const ByteDigits& input,
+                                                     Reg (&acc)[2]) {
+    if (input.used == 2)
+      parts<2>(from, input, acc);
+    else
+      parts<3>(from, input, acc);
+  }
+
+  template <int kUsed, class From>
+  [[gnu::always_inline]] static inline void parts(const From& from, const ByteDigits& input, Reg (&acc)[2]) {
+    part<0, kUsed>(from, input, acc);
+    if constexpr (kParts == 2) part<1, kUsed>(from, input, acc);
+  }
+
   /// Sums of codes times digits.
+  template <int kUsed>
   struct Sums {
-    Dwords of[2][ByteDigits::kDigits];
+    Dwords of[2][kUsed];
   };
 
-  template <int kIndex>
-  [[gnu::always_inline]] static inline void part(const std::byte* step, const ByteDigits& input,
-                                                 const Head& head, Reg (&acc)[2]) {
-    Sums sum;
-    for (int b = 0; b < 2; ++b) start<kIndex>(input, head, b, sum.of[b]);
+  template <int kIndex, int kUsed, class From>
+  [[gnu::always_inline]] static inline void part(const From& from, const ByteDigits& input, Reg (&acc)[2]) {
+    Sums<kUsed> sum;
+    for (int b = 0; b < 2; ++b) start<kIndex>(from, input, b, sum.of[b]);
     if constexpr (AddsProducts<V>)
-      at_once<kIndex * kVectors>(step, input, sum);
+      at_once<kIndex * kVectors>(from, input, sum);
     else
-      chunks<kIndex * kVectors>(step, input, sum);
+      chunks<kIndex * kVectors>(from, input, sum);
 #pragma GCC unroll 2
     for (int b = 0; b < 2; ++b) {
-      acc[b] = V::fma(head.scale[kIndex][b], Tiles::value(rounded(sum.of[b]), &input.step), acc[b]);
-      if constexpr (kMinimums) acc[b] = V::fma(head.minimum[b], V::broadcast(&input.sum), acc[b]);
+      acc[b] = V::fma(from.scale(kIndex, b), Tiles::value(rounded(sum.of[b]), &input.step), acc[b]);
+      if constexpr (kMinimums) acc[b] = V::fma(from.minimum(b), V::broadcast(&input.sum), acc[b]);
     }
   }
 
   /// What the zero points contribute: nothing where there are minimums instead.
-  template <int kIndex>
-  [[gnu::always_inline]] static inline void start(const ByteDigits& input, const Head& head, int b,
-                                                  Dwords (&sum)[ByteDigits::kDigits]) {
+  template <int kIndex, int kUsed, class From>
+  [[gnu::always_inline]] static inline void start(const From& from, const ByteDigits& input, int b,
+                                                  Dwords (&sum)[kUsed]) {
     if constexpr (kMinimums) {
 #pragma GCC unroll 3
       for (Dwords& digit : sum) digit = V::set_dword(0);
     } else {
-      const Dwords zero = kParts == 1   ? head.both_zero(0, b)
-                          : kIndex == 0 ? head.low_zero(0, b)
-                                        : head.high_zero(kIndex, b);
+      const Dwords zero = from.zero(kIndex, b);
 #pragma GCC unroll 3
-      for (int d = 0; d < ByteDigits::kDigits; ++d)
-        sum[d] = V::multiply_words(zero, V::broadcast_dword(&input.sums[d]));
+      for (int d = 0; d < kUsed; ++d) sum[d] = V::multiply_words(zero, V::broadcast_dword(&input.sums[d]));
     }
   }
 
   /// The vectors from kVector to the end of the part. Four products of a byte and a digit are below 2^17.
-  template <int kVector>
-  [[gnu::always_inline]] static inline void at_once(const std::byte* step, const ByteDigits& input,
-                                                    Sums& sum) {
-    const Dwords w[2] = {Codes::template vector<kVector>(step),
-                         Codes::template vector<kVector>(step + kBlockBytes)};
+  template <int kVector, int kUsed, class From>
+  [[gnu::always_inline]] static inline void at_once(const From& from, const ByteDigits& input,
+                                                    Sums<kUsed>& sum) {
+    const Dwords w[2] = {from.template codes<kVector>(0), from.template codes<kVector>(1)};
 #pragma GCC unroll 3
-    for (int d = 0; d < ByteDigits::kDigits; ++d) {
+    for (int d = 0; d < kUsed; ++d) {
       const Dwords x = V::broadcast_dword(&input.digits[kVector][d]);
       for (int b = 0; b < 2; ++b) sum.of[b][d] = V::dot_bytes(sum.of[b][d], w[b], x);
     }
-    if constexpr ((kVector + 1) % kVectors != 0) at_once<kVector + 1>(step, input, sum);
+    if constexpr ((kVector + 1) % kVectors != 0) at_once<kVector + 1>(from, input, sum);
   }
 
   /// Vectors whose products fit a word together: each adds two of at most 128 times the largest code. Bytes
@@ -224,39 +270,40 @@ struct IntegerProduct {
   static constexpr int kOfChunk = kChunk < kVectors ? kChunk : kVectors;
 
   /// The vectors from kFirst to the end of the part.
-  template <int kFirst>
-  [[gnu::always_inline]] static inline void chunks(const std::byte* step, const ByteDigits& input,
-                                                   Sums& sum) {
-    chunk<kFirst, 0>(step, input, sum);
-    if constexpr (kBits == 8) chunk<kFirst, 4>(step, input, sum);
-    if constexpr ((kFirst + kOfChunk) % kVectors != 0) chunks<kFirst + kOfChunk>(step, input, sum);
+  template <int kFirst, int kUsed, class From>
+  [[gnu::always_inline]] static inline void chunks(const From& from, const ByteDigits& input,
+                                                   Sums<kUsed>& sum) {
+    chunk<kFirst, 0>(from, input, sum);
+    if constexpr (kBits == 8) chunk<kFirst, 4>(from, input, sum);
+    if constexpr ((kFirst + kOfChunk) % kVectors != 0) chunks<kFirst + kOfChunk>(from, input, sum);
   }
 
   /// Products of some vectors; of bytes those of the nibble at kShift.
-  template <int kFirst, int kShift>
-  [[gnu::always_inline]] static inline void chunk(const std::byte* step, const ByteDigits& input, Sums& sum) {
-    Dwords words[2][ByteDigits::kDigits];
-    add_vectors<kFirst, kShift, 0>(step, input, words);
+  template <int kFirst, int kShift, int kUsed, class From>
+  [[gnu::always_inline]] static inline void chunk(const From& from, const ByteDigits& input,
+                                                  Sums<kUsed>& sum) {
+    Dwords words[2][kUsed];
+    add_vectors<kFirst, kShift, 0>(from, input, words);
     for (int b = 0; b < 2; ++b)
 #pragma GCC unroll 3
-      for (int d = 0; d < ByteDigits::kDigits; ++d) {
+      for (int d = 0; d < kUsed; ++d) {
         const Dwords pairs = kShift == 0 ? V::add_pairs(words[b][d])
                                          : V::multiply_words(words[b][d], V::set_words(1 << kShift));
         sum.of[b][d] = V::add_dwords(sum.of[b][d], pairs);
       }
   }
 
-  template <int kFirst, int kShift, int kDone>
-  [[gnu::always_inline]] static inline void add_vectors(const std::byte* step, const ByteDigits& input,
-                                                        Dwords (&words)[2][ByteDigits::kDigits]) {
+  template <int kFirst, int kShift, int kDone, int kUsed, class From>
+  [[gnu::always_inline]] static inline void add_vectors(const From& from, const ByteDigits& input,
+                                                        Dwords (&words)[2][kUsed]) {
     constexpr int kVector = kFirst + kDone;
     Dwords w[2];
     for (int b = 0; b < 2; ++b) {
-      w[b] = Codes::template vector<kVector>(step + b * kBlockBytes);
+      w[b] = from.template codes<kVector>(b);
       if constexpr (kBits == 8) w[b] = kShift == 0 ? V::low_nibbles(w[b]) : V::high_nibbles(w[b]);
     }
 #pragma GCC unroll 3
-    for (int d = 0; d < ByteDigits::kDigits; ++d) {
+    for (int d = 0; d < kUsed; ++d) {
       const Dwords x = V::broadcast_dword(&input.digits[kVector][d]);
 #pragma GCC unroll 2
       for (int b = 0; b < 2; ++b) {
@@ -264,18 +311,19 @@ struct IntegerProduct {
         words[b][d] = kDone == 0 ? product : V::add_words(words[b][d], product);
       }
     }
-    if constexpr (kDone + 1 < kOfChunk) add_vectors<kFirst, kShift, kDone + 1>(step, input, words);
+    if constexpr (kDone + 1 < kOfChunk) add_vectors<kFirst, kShift, kDone + 1>(from, input, words);
   }
 
-  /// The three sums as one number, rounded once.
-  [[gnu::always_inline]] static inline Reg rounded(const Dwords (&sum)[ByteDigits::kDigits]) {
-    if constexpr (kBits <= 4) {
-      // A sum is at most 32 * 15 * 128: with 256 of the second, the first two stay below 2^24.
-      const Reg low = V::fma(V::to_float(sum[1]), V::set(0x1p8f), V::to_float(sum[0]));
-      return V::fma(V::to_float(sum[2]), V::set(0x1p16f), low);
-    } else {
-      // At most 32 * 255 * 128, below 2^20. As two numbers below 2^24: high * 2^12 + low.
-      const Dwords two = V::add_dwords(V::template shift_left<8>(sum[1]), sum[0]);
+  /// The sums as one number, rounded once.
+  template <int kUsed>
+  [[gnu::always_inline]] static inline Reg rounded(const Dwords (&sum)[kUsed]) {
+    // At most 32 * 255 * 128 (1 + 2^8), below 2^29; of 4 bits less than 2^24 and exact as a float.
+    const Dwords two = V::add_dwords(V::template shift_left<8>(sum[1]), sum[0]);
+    if constexpr (kUsed == 2) return V::to_float(two);
+    if constexpr (kUsed == 3 && kBits <= 4)
+      return V::fma(V::to_float(sum[2]), V::set(0x1p16f), V::to_float(two));
+    if constexpr (kUsed == 3 && kBits > 4) {
+      // As two numbers below 2^24: high * 2^12 + low.
       const Dwords high =
           V::add_dwords(V::template shift_left<4>(sum[2]), V::template shift_right_signed<12>(two));
       const Dwords low = V::and_bits(two, V::set_dword(0xFFF));
@@ -283,15 +331,26 @@ struct IntegerProduct {
     }
   }
 
-  // ---- several tokens: 16-bit products
+  // ---- several tokens
+
+  /// Bytes that do not fit a word together take more instructions than words do.
+  static constexpr bool kWords = !AddsProducts<V> && kBits > 4;
 
   static void several(const Multiplication& a) {
     for (int pair = 0; pair < a.pairs; ++pair) {
       Walk walk(a, pair);
-      Tiles::pair(a, pair, a.groups * kParts, [&](int first, int count, typename Tiles::PanelGroup* panel) {
-        for (int g = 0; g < count; g += kParts, ++walk) decode(walk, panel + g);
-        (void)first;  // the walk is there already
-      });
+      if constexpr (kWords)
+        Tiles::pair(a, pair, a.groups * kParts, [&](int, int count, typename Tiles::PanelGroup* panel) {
+          for (int g = 0; g < count; g += kParts, ++walk) decode(walk, panel + g);
+        });
+      else
+        Panels::pair(
+            a, pair, a.groups * kParts,
+            [&](int, int count, Group* panel) {
+              for (int g = 0; g < count; g += kParts, ++walk) decode(walk, panel + g);
+            },
+            [](const Group* parts_of, int, const ByteDigits& input, Reg(&acc)[2])
+                __attribute__((always_inline)) { add_step(InPanel{parts_of}, input, acc); });
     }
   }
 
@@ -322,22 +381,28 @@ struct IntegerProduct {
     return place;
   }
 
-  [[gnu::always_inline]] static inline void decode(const Walk& walk, typename Tiles::PanelGroup* to) {
-    // The next panel's, for which the tiles of this one leave the time.
-    for (int line = 0; line < kStepBytes; line += 64) V::prefetch(walk.place.at + 8 * kStepBytes + line);
+  /// `To` a group of either panel.
+  template <class To>
+  [[gnu::always_inline]] static inline void decode(const Walk& walk, To* to) {
+    for (int line = 0; line < kStepBytes; line += 64) V::prefetch(walk.place.at + kAhead + line);
+    const Packed from{walk.place.at, walk.head};
     for (int b = 0; b < 2; ++b) {
-      for (int p = 0; p < kParts; ++p) V::store(to[p].scales[b], walk.head.scale[p][b]);
-      if constexpr (kMinimums) V::store(to[0].minimums[b], walk.head.minimum[b]);
+      for (int p = 0; p < kParts; ++p) {
+        V::store(to[p].scales[b], from.scale(p, b));
+        if constexpr (!kWords) V::store_words(to[p].zeros[b], from.zero(p, b));
+      }
+      if constexpr (kMinimums) V::store(to[0].minimums[b], from.minimum(b));
       decode_vectors<0>(walk, b, to);
     }
   }
 
-  template <int kVector>
-  [[gnu::always_inline]] static inline void decode_vectors(const Walk& walk, int b,
-                                                           typename Tiles::PanelGroup* to) {
+  template <int kVector, class To>
+  [[gnu::always_inline]] static inline void decode_vectors(const Walk& walk, int b, To* to) {
     constexpr int kIndex = kVector / kVectors, kWithin = kVector % kVectors;
     const Dwords w = Codes::template vector<kVector>(walk.block(b));
-    if constexpr (kMinimums) {
+    if constexpr (!kWords) {
+      V::store_words(to[kIndex].codes[kWithin][b], w);
+    } else if constexpr (kMinimums) {
       V::store_words(to[kIndex].codes[2 * kWithin][b], V::even_bytes(w));
       V::store_words(to[kIndex].codes[2 * kWithin + 1][b], V::odd_bytes(w));
     } else {
@@ -395,7 +460,9 @@ struct IntegerProduct {
 template <class V, int kBits, int kPart, bool kMinimums = false>
 constexpr IntegerKernels::OfPart integer_part() {
   using Product = IntegerProduct<V, kBits, kPart, kMinimums>;
-  return {.multiply = Product::floats, .digits = {.one = Product::one, .several = Product::several}};
+  return {
+      .multiply = Product::floats,
+      .digits = {.one = Product::one, .several = Product::several, .several_reads_words = Product::kWords}};
 }
 
 template <class V, int kBits>

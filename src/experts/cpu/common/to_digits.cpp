@@ -108,6 +108,19 @@ void split(std::int32_t (&value)[kDigitColumns], std::int32_t (&digit)[kDigitCol
   }
 }
 
+/// Makes the third digit zero where nothing is lost by it, and says how many digits are left.
+int drop_lowest(Fixed& fixed) {
+  constexpr std::int32_t kLowest = (1 << ByteDigits::kBits) - 1;
+  std::int32_t any = 0;
+  for (const std::int32_t value : fixed.value) any |= value;
+  if ((any & kLowest) != 0) return ByteDigits::kDigits;
+  for (std::int32_t& value : fixed.value) value >>= ByteDigits::kBits;
+  fixed.step *= 1 << ByteDigits::kBits;
+  return ByteDigits::kDigits - 1;
+}
+void shorten(Fixed& fixed, ByteDigits& out) { out.used = drop_lowest(fixed); }
+void shorten(Fixed&, WordDigits&) {}
+
 /// Digits of columns c (low word) and c + 4 (high word) of a line, c = 0 to 3, each masked.
 struct ColumnPairs {
   ColumnPairs(const std::int32_t* line, std::uint32_t mask) {
@@ -135,16 +148,21 @@ void put(const std::int32_t (&digit)[kDigitColumns], int d, WordDigits& out) {
   }
 }
 
-/// What the products of one token begin with.
+/// What products begin with.
 void put_sums(const std::int32_t (&digit)[kDigitColumns], int d, ByteDigits& out) {
   std::int32_t half[2] = {};
   for (int i = 0; i < kDigitColumns / 2; ++i) {
     half[0] += digit[i];
     half[1] += digit[i + kDigitColumns / 2];
   }
-  out.start[kFirstHalf][d] = -kE2m1Zero * half[0];
-  out.start[kSecondHalf][d] = -kE2m1Zero * half[1];
-  out.start[kWhole][d] = -kE2m1Zero * (half[0] + half[1]);
+  const std::int32_t of[kDigitStarts] = {half[0], half[1], half[0] + half[1]};
+  for (int start = 0; start < kDigitStarts; ++start) {
+    std::int32_t* to = out.start[start];
+    const std::int32_t sum = -kE2m1Zero * of[start];
+    if (d == 0) to[0] = sum;
+    if (d == 1) to[0] += sum * (1 << ByteDigits::kBits);
+    if (d == 2) to[1] = sum;
+  }
   out.sums[d] = static_cast<std::int32_t>((static_cast<std::uint32_t>(half[0]) & 0xFFFFu) |
                                           static_cast<std::uint32_t>(half[1]) << 16);
 }
@@ -157,8 +175,9 @@ bool convert(const float* row, int columns, Digits* out) {
   std::int32_t digit[kDigitColumns];
   for (int u = 0; u < units(columns); ++u, row += kDigitColumns, ++out) {
     if (!to_fixed(row, fixed, loss)) return false;
-    out->step = fixed.step;
     out->sum = sum_of(fixed);
+    shorten(fixed, *out);
+    out->step = fixed.step;
     for (int d = 0; d < Digits::kDigits; ++d) {
       split<Digits::kBits>(fixed.value, digit);
       put(digit, d, *out);

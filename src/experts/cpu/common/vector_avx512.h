@@ -26,7 +26,9 @@ struct Vector {
   static Reg load(const float* at) { return _mm512_loadu_ps(at); }
   static void store(float* at, Reg v) { _mm512_storeu_ps(at, v); }
   static Reg broadcast(const float* at) { return _mm512_set1_ps(*at); }
-  static void prefetch(const std::byte* at) { _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T0); }
+  /// Into the second level: bf16 weights come at 36.7 GB/s instead of 33.4 (Sapphire Rapids, 2 threads),
+  /// others as fast. Not _mm_prefetch: avx2/kernels.cpp says why.
+  static void prefetch(const std::byte* at) { asm volatile("prefetcht1 %0" : : "m"(*at)); }
   static Reg mul(Reg a, Reg b) { return _mm512_mul_ps(a, b); }
   static Reg add(Reg a, Reg b) { return _mm512_add_ps(a, b); }
   static Reg fma(Reg a, Reg b, Reg c) { return _mm512_fmadd_ps(a, b, c); }
