@@ -65,6 +65,12 @@ TEST(Declared, EveryBackendOfThisBuildRunsHere) {
   if (!others.empty()) GTEST_SKIP() << "not tested on this machine:" << others;
 }
 
+TEST(Declared, WhatRoundsMoreIsChosenByNameAlone) {
+  for (const Backend* backend : backends())
+    EXPECT_TRUE(backend->only_by_name || backend->can.accuracy == Accuracies::of<accuracy::Float32>())
+        << backend->name;
+}
+
 TEST_P(DeclaredTest, HiddenOfEveryType) {
   for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
     const Case made = make_case(members(GetParam()->can.weights).front(), Formats::of<format::Bf16>(),

@@ -131,8 +131,8 @@ TEST_P(EdgesTest, ExpertsOfManySizes) {
   }
 }
 
-/// Averages for each of which a card that keeps a row's sum in its tensor cores has a kernel, and experts
-/// that fill its tile, nearly do, and have one token more.
+/// Averages for each of which a card that keeps a row's sum in its tensor cores has a kernel, as row_columns
+/// of enqueue_warpgroups.cpp chooses it, and experts that fill its tile, nearly do, and have one token more.
 TEST_P(EdgesTest, ExpertsOfEveryAverageSize) {
   if (backend().can.device != DeviceKinds::of<device::Cuda>()) GTEST_SKIP() << "tiles of cards";
   struct Size {

@@ -87,8 +87,9 @@ TEST(LoraLayer, ACallNeedsALayerWithARank) {
 
 TEST(LoraLayer, TheWorkspaceGrowsWithTheRankAlone) {
   for (const Backend* backend : testing::usable_backends(Features::set<feature::Lora>())) {
-    // Of the shared expert's format.
-    if (small::plan_for(spec_with(0), std::string(backend->name)).chosen.empty()) continue;
+    if (testing::rounding_of(backend->name) != testing::Rounding::none &&
+        small::plan_for(spec_with(0), std::string(backend->name)).chosen.empty())
+      continue;  // the shared expert's format
     const auto bytes = [&](int rank) {
       const LayerSpec spec = spec_with(rank);
       return Layer(small::plan_for(spec, std::string(backend->name)), draw_weights(spec, Numbers::noisy, 1))

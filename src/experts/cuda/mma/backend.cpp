@@ -5,7 +5,8 @@
 // launch on cards with bulk copies. The two kernels sum in different orders, so a token's bits depend on
 // which of them its batch takes.
 // cuda.rounded is cuda.mma with the intermediate rounded to bf16, as models keep it: the down product then
-// multiplies it once and not as three bf16.
+// multiplies it once and not as three bf16. Its calls of many tokens leave sums of rows to the tensor cores,
+// so a token's bits depend on how many there are (docs/decisions/031-sums-of-rows.md).
 #include <algorithm>
 #include <cmath>
 

@@ -81,7 +81,8 @@ int chain_columns(double average, int terms) {
 
 /// Of rows, which take the time of the largest tile: those that are done first. In clocks of a processor's
 /// quarter and of 16 rows times 128 columns of weights: tensor cores take 4 for a token, and unpacking the
-/// weights some 160, as measured from 16 to 160 columns. The two overlap, but add up in power.
+/// weights some 160, as measured from 16 to 160 columns. The two overlap, but add up in power. The tests of
+/// conformance know what is chosen (EdgesTest.ExpertsOfEveryAverageSize): change them together.
 int row_columns(double average) {
   constexpr double kToken = 4, kUnpack = 160;
   const auto clocks = [&](int columns) {

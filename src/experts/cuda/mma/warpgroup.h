@@ -2,8 +2,8 @@
 // Many tokens on SM90 in four launches: lists and inputs, two products on warpgroups (wgmma), and the sum.
 // This is the border between the host and the kernels, plain pointers into the card's memory.
 //
-// Sums are those of the other kernels (multiply.h), in the same order: 64 columns of a term by the tensor
-// core, the terms from the last to the first, 64 columns after another.
+// Sums of chains are those of the other kernels (multiply.h), in the same order: 64 columns of a term by the
+// tensor core, the terms from the last to the first, 64 columns after another. Sums of rows (SumsOf) are not.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,8 +17,8 @@
 
 namespace sluice::cuda {
 
-/// Tokens of the largest tile for an input of so many terms: its sums and those of 64 columns fit a thread's
-/// registers. A tile takes a multiple of 16 columns of products.
+/// Tokens of the largest tile of chains for an input of so many terms: its sums and those of 64 columns fit a
+/// thread's registers. A tile takes a multiple of 16 columns of products.
 constexpr int most_columns(int terms) { return terms == 1 ? 160 : 64; }
 inline constexpr int kColumnStep = 16;
 
