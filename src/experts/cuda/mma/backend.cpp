@@ -27,7 +27,8 @@ namespace {
 // (a call through the host has the bus besides).
 /// Of the card's bandwidth and of its peak that products reach, one after the other.
 constexpr double kShareOfBandwidth = 0.46, kShareOfPeak = 0.19;
-/// On warpgroups, and with a rounded intermediate.
+/// On warpgroups, and with a rounded intermediate (of storages with their scales in the weights; others take
+/// up to a quarter longer).
 constexpr double kShareOfWarpgroups = 0.28, kShareOfRounded = 0.6;
 /// A warp works through a strip alone, so a call takes at least this long for each block of 128 columns.
 constexpr double kBlockUs = 0.6;
