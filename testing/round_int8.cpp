@@ -15,7 +15,8 @@ namespace {
 constexpr int kShare = 32;  // columns that share a step
 constexpr float kMost = 127;
 /// What a backend within the gates may be off by, in reaches.
-constexpr double kOff = Closeness::kMostUnits * kFloat32Unit;
+constexpr double kOff = reference::kRoundedPart;
+static_assert(kOff == Closeness::kMostUnits * kFloat32Unit);
 
 /// Some of the columns that share a step.
 struct Share {

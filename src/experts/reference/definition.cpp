@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
+#include <utility>
 
 #include "activation/activation.h"
 #include "format/formats.h"
@@ -85,9 +87,10 @@ double activate(const ExpertsSpec& spec, double gate, double up) {
   return Activations::visit(spec.activation, [&]<class A>() { return A::apply(gate, up, spec.params); });
 }
 
-/// Of a reach. By how much gate and up are off for a reach's sake, where a reach says whether they may be off
-/// by a whole step of what has been rounded: no other move shows what that does beyond a limit.
-constexpr double kPart = 1.0 / 4096, kRoundedPart = 0x1p-22;
+/// The part of their reach by which gate and up are moved to see what that does. Of rounded rows the reach
+/// holds whole steps over what a comparison allows (kRoundedPart), so only that part of it is as large as a
+/// step, and a larger one would pass a clamp's limit where no backend can.
+constexpr double kPart = 1.0 / 4096;
 
 /// How far the activation moves when gate and up move by a part of their reach, over the part. A difference
 /// rather than a derivative, because a clamp has none at its limit. What is infinite has not been rounded and
@@ -135,6 +138,24 @@ void middle(const ExpertsSpec& spec, const Adapted& adapted, const Row& x, const
   }
 }
 
+/// scratch_doubles of them, shared out; a Sum is three.
+Scratch carve(const ExpertsSpec& spec, std::span<double> scratch, bool x_has_reach) {
+  const int widest = std::max(spec.hidden, spec.intermediate);
+  double* next = scratch.data();
+  const auto take = [&](int doubles) { return std::exchange(next, next + doubles); };
+  Scratch parts{};
+  parts.x = take(spec.hidden);
+  double* const x_reach = take(spec.hidden);
+  parts.x_reach = x_has_reach ? x_reach : nullptr;
+  parts.row = take(widest);
+  parts.mid = take(spec.intermediate);
+  parts.reach = take(spec.intermediate);
+  parts.rounded = take(widest);
+  parts.slack = take(widest);
+  parts.low = reinterpret_cast<Sum*>(next);
+  return parts;
+}
+
 }  // namespace
 
 std::size_t scratch_doubles(const ExpertsSpec& spec) {
@@ -146,21 +167,7 @@ std::size_t scratch_doubles(const ExpertsSpec& spec) {
 void compute(const Experts& experts, const Token& token, double* y, std::span<double> scratch,
              Observed* observed) {
   const ExpertsSpec& spec = experts.spec;
-  double* const x_reach = scratch.data() + spec.hidden;
-  double* const row = x_reach + spec.hidden;
-  double* const mid = row + std::max(spec.hidden, spec.intermediate);
-  double* const reach = mid + spec.intermediate;
-  double* const rounded_row = reach + spec.intermediate;
-  double* const slack = rounded_row + std::max(spec.hidden, spec.intermediate);
-  // A Sum is three doubles.
-  const Scratch parts{.x = scratch.data(),
-                      .x_reach = token.x_reach ? x_reach : nullptr,
-                      .row = row,
-                      .mid = mid,
-                      .reach = reach,
-                      .rounded = rounded_row,
-                      .slack = slack,
-                      .low = reinterpret_cast<Sum*>(slack + std::max(spec.hidden, spec.intermediate))};
+  const Scratch parts = carve(spec, scratch, token.x_reach != nullptr);
   const bool want_magnitude = observed != nullptr && !observed->magnitude.empty();
   std::fill_n(y, spec.hidden, 0.0);
   if (want_magnitude) std::ranges::fill(observed->magnitude, 0.0);
@@ -173,15 +180,15 @@ void compute(const Experts& experts, const Token& token, double* y, std::span<do
     const double on_output = spec.weight_on_input ? 1 : token.weights[slot];
     for (int k = 0; k < spec.hidden; ++k) parts.x[k] = on_input * token.x[k];
     if (token.x_reach)
-      for (int k = 0; k < spec.hidden; ++k) x_reach[k] = on_input * token.x_reach[k];
+      for (int k = 0; k < spec.hidden; ++k) parts.x_reach[k] = on_input * token.x_reach[k];
     const LoraExpert* const delta = token.lora ? token.lora->delta(token.lora_token, id) : nullptr;
     const double* const mid_reach = want_magnitude ? parts.reach : nullptr;
     const Row x = rounded(token, {.x = parts.x, .reach = parts.x_reach}, spec.hidden, parts);
     middle(spec, {expert, delta}, x, parts, observed);
-    if (delta) project(delta->down, mid, mid_reach, parts.low);
-    const Row down_row = rounded(token, {.x = mid, .reach = mid_reach}, spec.intermediate, parts);
+    if (delta) project(delta->down, parts.mid, mid_reach, parts.low);
+    const Row down_row = rounded(token, {.x = parts.mid, .reach = mid_reach}, spec.intermediate, parts);
     for (int o = 0; o < spec.hidden; ++o) {
-      Sum sum = product(expert.down, expert.down_bias, o, down_row, row);
+      Sum sum = product(expert.down, expert.down_bias, o, down_row, parts.row);
       if (delta) add_delta(delta->down, o, parts.low, sum);
       y[o] += on_output * sum.value;
       if (want_magnitude)

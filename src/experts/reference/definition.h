@@ -39,6 +39,10 @@ struct Row {
   const double* slack = nullptr;  // of rounded rows: not independent; null: nothing
 };
 
+/// What a backend may be off by before it rounds, in reaches: the 4 roundings of 2^-24 that comparisons
+/// allow.
+inline constexpr double kRoundedPart = 0x1p-22;
+
 /// Rounds a row into `rounded`. Where a backend that is off by its float32 sums rounds to something else, by
 /// how much goes to `slack`, in the unit of the reach. False where a backend rounds no such row.
 using Round = bool (*)(const Row& row, int columns, double* rounded, double* slack);

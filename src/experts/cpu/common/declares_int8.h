@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What CPU backends can do that round inputs and the intermediate to int8 (int8.h): a part of what every CPU
-// backend can. Every format they take is rounded;
-// only rows that int8 cannot hold (to_int8.h) are float32, which depends on the row alone.
+// backend can. Every format they take is rounded; only rows that int8 cannot hold (to_int8.h) are float32,
+// which depends on the row alone.
 #pragma once
 
 #include "experts/cpu/common/declares.h"

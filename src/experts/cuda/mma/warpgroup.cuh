@@ -11,6 +11,10 @@
 // block: TeamOf::kThreads    shared: the ring
 #pragma once
 
+#include <iterator>
+#include <type_traits>
+#include <utility>
+
 #include "experts/cuda/mma/warpgroup_sums.cuh"
 
 namespace sluice::cuda {
@@ -151,38 +155,24 @@ WarpgroupKernel chain_kernel(int most) {
                                               : kernel_of<ChainSums<kStorage, FewWarpgroups, kTerms>>();
 }
 
-template <Storage kStorage>
-WarpgroupKernel row_kernel(int most) {
-  switch (most) {
-    case 16:
-      return kernel_of<RowSums<kStorage, ManyWarpgroups, 16>>();
-    case 32:
-      return kernel_of<RowSums<kStorage, ManyWarpgroups, 32>>();
-    case 48:
-      return kernel_of<RowSums<kStorage, FewWarpgroups, 48>>();
-    case 64:
-      return kernel_of<RowSums<kStorage, FewWarpgroups, 64>>();
-    case 80:
-      return kernel_of<RowSums<kStorage, FewWarpgroups, 80>>();
-    case 96:
-      return kernel_of<RowSums<kStorage, FewWarpgroups, 96>>();
-    case 112:
-      return kernel_of<RowSums<kStorage, FewWarpgroups, 112>>();
-    case 128:
-      return kernel_of<RowSums<kStorage, FewWarpgroups, 128>>();
-    case 160:
-      return kernel_of<RowSums<kStorage, FewWarpgroups, 160>>();
-    case 192:
-      return kernel_of<RowSums<kStorage, FewWarpgroups, 192>>();
-    default:
-      return {};
-  }
+template <Storage kStorage, int kMost>
+using RowsOf =
+    RowSums<kStorage, std::conditional_t<kMost <= most_columns_of_many(1), ManyWarpgroups, FewWarpgroups>,
+            kMost>;
+
+/// The kernel for one of kRowColumns.
+template <Storage kStorage, std::size_t... kAt>
+WarpgroupKernel row_kernel(int most, std::index_sequence<kAt...>) {
+  WarpgroupKernel kernel;
+  ((kRowColumns[kAt] == most ? void(kernel = kernel_of<RowsOf<kStorage, kRowColumns[kAt]>>()) : void()), ...);
+  return kernel;
 }
 
 template <Storage kStorage>
 WarpgroupKernel warpgroup_kernel_of(TileLimits tiles) {
   if constexpr (scales_in_weights(kStorage))
-    if (tiles.sums == SumsOf::rows) return row_kernel<kStorage>(tiles.most);
+    if (tiles.sums == SumsOf::rows)
+      return row_kernel<kStorage>(tiles.most, std::make_index_sequence<std::size(kRowColumns)>{});
   return tiles.terms == 1 ? chain_kernel<kStorage, 1>(tiles.most)
                           : chain_kernel<kStorage, kMostTerms>(tiles.most);
 }
