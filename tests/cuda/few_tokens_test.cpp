@@ -27,11 +27,10 @@ struct Experts {
   int here = 0;  // 0: all; else the first
 };
 
-Case case_of(const Experts& experts) {
-  const Format mxfp4 = Formats::of<format::Mxfp4>();
-  Case made = conformance::make_case(mxfp4, mxfp4, Activations::of<activation::Silu>(),
+Case case_of(const Experts& experts, Format format = Formats::of<format::Mxfp4>(), int hidden = 160) {
+  Case made = conformance::make_case(format, format, Activations::of<activation::Silu>(),
                                      Features::set<feature::GateUpBias, feature::DownBias, feature::Limit>(),
-                                     {.hidden = 160, .intermediate = 64});
+                                     {.hidden = hidden, .intermediate = 64});
   ExpertsSpec& routed = made.spec.routed;
   routed.experts = routed.local_experts = made.spec.router.experts = experts.all;
   routed.top_k = made.spec.router.top_k = experts.top_k;
@@ -127,7 +126,27 @@ TEST_P(FewTokensTest, FewLocalExperts) {
   }
 }
 
-/// Two graphs of one layer and calls without one, in turn.
+/// As many slots as the kernel for whole strips takes, and rows that are too wide for that for slices.
+TEST_P(FewTokensTest, EveryFormatAndWideRows) {
+  constexpr int kWide = cuda::kBlockColumns * (cuda::kMostSliceBlocks + 2);
+  for (const Format format : conformance::members(backend().can.weights)) {
+    SCOPED_TRACE(format.name());
+    const Case narrow = case_of({.all = 64, .top_k = 4}, format),
+               wide = case_of({.all = 16, .top_k = 4}, format, kWide);
+    if (cuda::value_bits(cuda::expert_layout(narrow.spec.routed).up.storage) < 16) {
+      EXPECT_TRUE(takes_one_launch(narrow.spec.routed, cuda::kStripSlots / 4));
+      EXPECT_TRUE(takes_one_launch(wide.spec.routed, cuda::kFewestStripSlots / 4));
+      EXPECT_FALSE(takes_one_launch(wide.spec.routed, cuda::kFewestStripSlots / 4 - 1));
+    }
+    expect_right(Problem(narrow, Numbers::noisy, {.tokens = cuda::kStripSlots / 4}));
+    expect_right(Problem(narrow, Numbers::exact, {.tokens = cuda::kStripSlots / 4, .dtype = DType::f32}));
+    expect_right(Problem(wide, Numbers::noisy, {.tokens = cuda::kFewestStripSlots / 4, .dtype = DType::f32}));
+    expect_right(Problem(wide, Numbers::noisy, {.tokens = cuda::kFewestStripSlots / 4 - 1}));
+  }
+}
+
+/// Two graphs of one layer and calls without one, in turn: the two kernels for few tokens, which have grids
+/// of different sizes and take turns with counters.
 TEST_P(FewTokensTest, GraphsBesideOtherCalls) {
   const Case made = case_of({.all = 64, .top_k = 4});
   const Problem few(made, Numbers::noisy, {.tokens = 4}), more(made, Numbers::noisy, {.tokens = 32}, 1);

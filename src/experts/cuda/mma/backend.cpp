@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // cuda.mma: experts on any card from SM80 up. Weights stay quantised in the card's memory and become bf16
 // exactly in registers; inputs and intermediates are sums of bf16 that lose nothing; sums are float32.
-// cuda.decode is that with a kernel for few tokens beside, which computes a layer of 4-bit weights in one
-// launch on cards with bulk copies. The two kernels sum in different orders, so a token's bits depend on
-// which of them its batch takes.
-// cuda.rounded is cuda.mma with the intermediate rounded to bf16, as models keep it: the down product then
-// multiplies it once and not as three bf16. Its calls of many tokens leave sums of rows to the tensor cores,
-// so a token's bits depend on how many there are (docs/decisions/031-sums-of-rows.md).
+// cuda.decode is that with a kernel for few tokens beside, which computes a layer of quantised weights in
+// one launch on cards with bulk copies. The kernels sum in different orders, so a token's bits depend on
+// which of them its batch takes. cuda.rounded is cuda.mma with the intermediate rounded to bf16, as models
+// keep it: the down product then multiplies it once and not as three bf16. Its calls of many tokens leave
+// sums of rows to the tensor cores, so a token's bits depend on how many there are
+// (docs/decisions/031-sums-of-rows.md).
 #include <algorithm>
 #include <cmath>
 
@@ -199,7 +199,9 @@ constinit const Backend kCudaDecode{
     .name = "cuda.decode",
     .can = {.device = DeviceKinds::of<device::Cuda>(),
             .uses = InstructionList::set<instruction::CpAsync, instruction::MmaBf16, instruction::Tma>(),
-            .weights = Formats::set<format::Mxfp4, format::Nvfp4, format::Int2, format::Int3, format::Int4>(),
+            .weights = Formats::set<format::Mxfp4, format::Nvfp4, format::Fp8Block128, format::Fp8Channel,
+                                    format::Fp8Tensor, format::Mxfp8, format::Int2, format::Int3,
+                                    format::Int4, format::Int5, format::Int6, format::Int7, format::Int8>(),
             .activations = Activations::everything(),
             .features = kFeatures,
             .calls = kCalls,

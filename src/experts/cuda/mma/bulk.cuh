@@ -53,6 +53,19 @@ __device__ inline void wait_for(std::uint32_t barrier, std::uint32_t parity) {
       : "memory");
 }
 
+/// Whether the phase of this parity has ended.
+__device__ inline bool has_ended(std::uint32_t barrier, std::uint32_t parity) {
+  std::uint32_t done;
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "mbarrier.test_wait.parity.acquire.cta.shared::cta.b64 done, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, done;\n}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
 /// Counts what this warp wrote before, which whoever waits for the count sees.
 __device__ inline void count_up(std::uint32_t* counter) {
   __syncwarp();

@@ -48,12 +48,13 @@ __device__ inline int place_of_key(const DecodeScratch& scratch, int key, int ke
   return smaller;
 }
 
-/// Cuts the first `used` positions into tiles. One warp.
-__device__ inline void cut(const Decode& d, int product, int used, DecodeLists& lists,
-                           const DecodeScratch& scratch) {
+/// Cuts the first `used` positions into tiles. One warp. A tile of a product has as many tokens as it and
+/// `tokens_of` say.
+template <class TokensOf>
+__device__ void cut(const Decode& d, const TokensOf& tokens_of, int product, int used, DecodeLists& lists,
+                    const DecodeScratch& scratch) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int up_most = decode_tokens(d.products[0].input.terms);
-  const int most = product == 0 ? up_most : decode_tokens(d.products[1].input.terms);  // powers of two
+  const int up_most = tokens_of(d.products[0]), most = tokens_of(d.products[product]);
   const unsigned through = ~0u >> (31 - lane);
   SmallTile* const tiles = lists.tiles[product];
   int count = 0, up_count = 0, start = 0;  // start: the expert's first position
@@ -65,8 +66,8 @@ __device__ inline void cut(const Decode& d, int product, int used, DecodeLists& 
     const unsigned heads = __ballot_sync(~0u, head) & through;
     if (heads != 0) start = first + 31 - __clz(static_cast<int>(heads));
     const int rank = position - start;
-    const unsigned begins = __ballot_sync(~0u, there && (rank & (most - 1)) == 0);
-    const unsigned ups = __ballot_sync(~0u, there && (rank & (up_most - 1)) == 0);
+    const unsigned begins = __ballot_sync(~0u, there && rank % most == 0);
+    const unsigned ups = __ballot_sync(~0u, there && rank % up_most == 0);
     if (begins >> lane & 1)
       tiles[count + __popc(begins & through) - 1] = {
           static_cast<std::uint16_t>(expert), static_cast<std::uint16_t>(position), 0,
@@ -83,7 +84,9 @@ __device__ inline void cut(const Decode& d, int product, int used, DecodeLists& 
 }
 
 /// All threads of a block of at least two warps.
-__device__ inline void make_lists(const Decode& d, DecodeLists& lists, DecodeScratch& scratch) {
+template <class TokensOf>
+__device__ void make_lists(const Decode& d, const TokensOf& tokens_of, DecodeLists& lists,
+                           DecodeScratch& scratch) {
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   const int keys = (d.slots + 3) / 4 * 4;  // what is beyond the slots is behind all of them
   if (thread == 0) scratch.used = 0;
@@ -102,7 +105,7 @@ __device__ inline void make_lists(const Decode& d, DecodeLists& lists, DecodeScr
     atomicAdd(&scratch.used, 1);
   }
   __syncthreads();
-  if (thread < 2 * 32) cut(d, thread / 32, scratch.used, lists, scratch);
+  if (thread < 2 * 32) cut(d, tokens_of, thread / 32, scratch.used, lists, scratch);
   __syncthreads();
 }
 

@@ -9,23 +9,50 @@
 namespace sluice::cuda {
 namespace {
 
+bool by_slices(const Call& call) { return call.slots() < kStripSlots && takes_slices(call.packed.layout); }
+
 DecodeKernel kernel_for(const Call& call) {
   const ExpertLayout& layout = call.packed.layout;
-  return decode_kernel(layout.up.storage, std::max(layout.up.k_blocks, layout.down.k_blocks));
+  return by_slices(call)
+             ? slices_kernel(layout.up.storage, std::max(layout.up.k_blocks, layout.down.k_blocks))
+             : strips_kernel(layout.up.storage);
 }
 
 }  // namespace
 
-DecodeKernel decode_kernel(Storage storage, int k_blocks) {
+DecodeKernel slices_kernel(Storage storage, int k_blocks) {
   switch (storage) {
     case Storage::fp4_e8m0:
-      return decode_fp4_e8m0(k_blocks);
+      return slices_fp4_e8m0(k_blocks);
     case Storage::fp4_e4m3:
-      return decode_fp4_e4m3(k_blocks);
+      return slices_fp4_e4m3(k_blocks);
     case Storage::int4_g32:
-      return decode_int4_g32(k_blocks);
+      return slices_int4_g32(k_blocks);
     case Storage::int4_g128:
-      return decode_int4_g128(k_blocks);
+      return slices_int4_g128(k_blocks);
+    default:
+      return {};
+  }
+}
+
+DecodeKernel strips_kernel(Storage storage) {
+  switch (storage) {
+    case Storage::fp4_e8m0:
+      return strips_fp4_e8m0();
+    case Storage::fp4_e4m3:
+      return strips_fp4_e4m3();
+    case Storage::fp8_scaled:
+      return strips_fp8_scaled();
+    case Storage::fp8_e8m0:
+      return strips_fp8_e8m0();
+    case Storage::int4_g32:
+      return strips_int4_g32();
+    case Storage::int4_g128:
+      return strips_int4_g128();
+    case Storage::int8_g32:
+      return strips_int8_g32();
+    case Storage::int8_g128:
+      return strips_int8_g128();
     default:
       return {};
   }
@@ -52,21 +79,22 @@ bool fits_one_launch(const Call& call) {
 void enqueue_one_launch(const Call& call, const Buffers& b) {
   const ExpertsSpec& spec = call.spec();
   const Product up = up_product(call, b, stage_input(call, b, After::everything));
-  const Decode decode{.ids = call.card.ids,
-                      .expert_map = call.card.expert_map,
-                      .slots = static_cast<int>(call.slots()),
-                      .top_k = call.card.top_k,
-                      .experts = spec.experts,
-                      .local_experts = spec.local_experts,
-                      .rows_are_slots = call.apart(),
-                      .products = {up, down_product(call, b, up)},
-                      .counters = reinterpret_cast<DecodeCounters*>(call.packed.counters.get()),
-                      .weights = call.weighted() ? nullptr : call.card.weights,
-                      .tokens = call.card.input.rows,
-                      .width = spec.hidden,
-                      .out = call.card.output};
+  const Decode decode{
+      .ids = call.card.ids,
+      .expert_map = call.card.expert_map,
+      .slots = static_cast<int>(call.slots()),
+      .top_k = call.card.top_k,
+      .experts = spec.experts,
+      .local_experts = spec.local_experts,
+      .rows_are_slots = call.apart(),
+      .products = {up, down_product(call, b, up)},
+      .counters = reinterpret_cast<DecodeCounters*>(call.packed.counters.get()) + (by_slices(call) ? 0 : 1),
+      .weights = call.weighted() ? nullptr : call.card.weights,
+      .tokens = call.card.input.rows,
+      .width = spec.hidden,
+      .out = call.card.output};
   const DecodeKernel kernel = kernel_for(call);
-  check(start_together(kernel.function, &decode, {kDecodeThreads, kernel.shared}, call.card.stream),
+  check(start_together(kernel.function, &decode, {kernel.threads, kernel.shared}, call.card.stream),
         "starting a layer");
 }
 

@@ -19,8 +19,8 @@ Packed::Packed(const Backend& packed_by, const ExpertsSpec& packed_spec, const E
       mid_terms(packed_by.can.accuracy == Accuracies::of<accuracy::Float32>() ? kMostTerms : 1),
       memory(std::move(weights)) {
   if (!one_launch) return;
-  counters = allocate(sizeof(DecodeCounters));
-  check(cudaMemset(counters.get(), 0, sizeof(DecodeCounters)), "zeroing counters");
+  counters = allocate(kDecodeKernels * sizeof(DecodeCounters));
+  check(cudaMemset(counters.get(), 0, kDecodeKernels * sizeof(DecodeCounters)), "zeroing counters");
 }
 
 Packed::~Packed() = default;

@@ -25,7 +25,7 @@ class Packed : public PackedExperts {
   const int
       mid_terms;  // bf16 that an intermediate is the sum of: what holds it, or one that it is rounded to
   DeviceMemory memory;    // [local_experts, layout.bytes]
-  DeviceMemory counters;  // DecodeCounters; none without one_launch
+  DeviceMemory counters;  // DecodeCounters [kDecodeKernels]; none without one_launch
 };
 
 /// Repacks on the processor, one expert at a time, and copies.

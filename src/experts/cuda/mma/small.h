@@ -2,18 +2,41 @@
 // Which calls are computed in one launch: for the estimates of every build, and for the code that needs CUDA.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "experts/cuda/common/layout.h"
+#include "experts/cuda/common/terms.h"
 
 namespace sluice::cuda {
 
 /// Up to so many tokens everything waits for memory, and an expert with many takes several small tiles,
 /// which find its weights in L2.
 inline constexpr int kFewTokens = 64;
-/// What the lists of a block have room for, what their numbers hold, and the blocks of 128 columns whose
-/// inputs eight warps can hold in registers.
-inline constexpr int kMostDecodeSlots = 512, kMostDecodeExperts = 32767, kMostDecodeBlocks = 32;
+/// What the lists of a block have room for, and what their numbers hold.
+inline constexpr int kMostDecodeSlots = 512, kMostDecodeExperts = 32767;
+
+/// Two kernels compute a layer in one launch. Of one eight warps split a strip along K and hold its inputs in
+/// registers, which is soonest through with few strips; it takes 4 bits and so many blocks of 128 columns.
+inline constexpr int kMostSliceBlocks = 32;
+constexpr bool takes_slices(const ExpertLayout& layout) {
+  return value_bits(layout.up.storage) == 4 &&
+         std::max(layout.up.k_blocks, layout.down.k_blocks) <= kMostSliceBlocks;
+}
+
+/// Of the other a warp has whole strips. It is ahead from so many slots on (gpt-oss-120b in MXFP4, one H200,
+/// us at 4, 16 and 64 slots: 30, 74 and 214 by slices, 46, 83 and 206 by strips; qwen3-235b at 64: 175 and
+/// 160), and ahead of four launches, which take what is neither, from so few (8 bits in groups of 128 at 4,
+/// 16 and 64 slots: 55, 123 and 351 for 45, 141 and 396).
+inline constexpr int kStripSlots = 64, kFewestStripSlots = 16;
+
+/// Shared memory for the inputs of a tile in the kernel for whole strips, of which a block has two.
+inline constexpr int kStripInputBytes = 53 * 1024;
+/// What a row of inputs takes there: rows begin 64 bytes after a multiple of 128, so that the 64 bytes that
+/// each of two rows gives to eight lanes lie in all banks.
+constexpr int input_row_bytes(int k_blocks) { return k_blocks * 2 * kBlockColumns + 64; }
+/// A token of three terms fits.
+inline constexpr int kMostStripBlocks = (kStripInputBytes / kMostTerms - 64) / (2 * kBlockColumns);
 
 /// An expert with many tokens has several tiles of the down product, two tokens each, and unpacks its weights
 /// for every one: with four slots an expert the one launch was a quarter slower than four on an H200, with
@@ -29,9 +52,9 @@ constexpr bool is_small(const ExpertLayout& layout, const CallSize& call) {
   const auto slots = std::int64_t{call.tokens} * call.top_k;
   return call.tokens <= kFewTokens && slots <= kMostDecodeSlots &&
          (slots <= kFewSlots || slots <= std::int64_t{kMostSlotsOfExpert} * call.local_experts) &&
-         call.local_experts <= kMostDecodeExperts && value_bits(storage) == 4 &&
-         layout.down.storage == storage && layout.up.k_blocks <= kMostDecodeBlocks &&
-         layout.down.k_blocks <= kMostDecodeBlocks && layout.gathered == 0;
+         (slots >= kFewestStripSlots || takes_slices(layout)) && call.local_experts <= kMostDecodeExperts &&
+         value_bits(storage) < 16 && layout.down.storage == storage &&
+         std::max(layout.up.k_blocks, layout.down.k_blocks) <= kMostStripBlocks && layout.gathered == 0;
 }
 
 }  // namespace sluice::cuda

@@ -16,8 +16,9 @@
 
 #include <cooperative_groups.h>
 
-#include "experts/cuda/mma/decode_ring.cuh"
+#include "experts/cuda/mma/decode_ends.cuh"
 #include "experts/cuda/mma/epilogue.cuh"
+#include "experts/cuda/mma/slice_ring.cuh"
 
 namespace sluice::cuda {
 
@@ -221,24 +222,6 @@ __device__ void multiply_share(const Decode& d, int product, DecodeShared<kStora
   parts.publish();
 }
 
-/// Tokens, as combine_rows sums them.
-__device__ inline void combine_share(const Decode& d, const DecodeLists& lists) {
-  const std::int64_t all = std::int64_t{d.tokens} * d.width;
-  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < all;
-       i += std::int64_t{gridDim.x} * blockDim.x) {
-    const int token = static_cast<int>(i / d.width), column = static_cast<int>(i % d.width);
-    float sum = 0;
-    for (int slot = token * d.top_k; slot < (token + 1) * d.top_k; ++slot) {
-      if (lists.local[slot] < 0) continue;
-      const float weight = d.weights == nullptr ? 1.0f : d.weights[slot];
-      const float* row =
-          d.products[1].epilogue.out + static_cast<std::size_t>(slot) * d.products[1].epilogue.out_stride;
-      sum = __fadd_rn(sum, __fmul_rn(weight, __ldcg(row + column)));
-    }
-    d.out[i] = sum;
-  }
-}
-
 /// Barriers, and which of the two sets of counters is this launch's.
 template <Storage kStorage, int kSlice>
 __device__ void set_up(const Decode& d, DecodeShared<kStorage, kSlice>& shared) {
@@ -252,14 +235,14 @@ __device__ void set_up(const Decode& d, DecodeShared<kStorage, kSlice>& shared) 
   show_to_copies();
   __syncthreads();
   wait_for_earlier();
-  if (thread == kDecodeThreads - 1)
-    shared.ready = d.counters->ready[atomicAdd(&d.counters->arrivals, 1ull) / gridDim.x % 2];
+  if (thread == kDecodeThreads - 1) shared.ready = d.counters->ready[arrive_in_launch(d)];
 }
 
 template <Storage kStorage, int kSlice>
 __device__ void decode(const Decode& d, DecodeShared<kStorage, kSlice>& shared) {
   set_up(d, shared);
-  make_lists(d, shared.lists, shared.scratch);
+  make_lists(
+      d, [](const Product& p) { return slice_tokens(p.input.terms); }, shared.lists, shared.scratch);
   // Inputs before weights, behind which they would wait.
   SliceInputs<kStorage, kSlice> inputs;
   if (const Items items(d.products[0], shared.lists.counts[0]); items.item < items.end)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the blocks of decode.cuh share out, and how weights come to a warp.
+// What the blocks of decode_slices.cuh share out, and how weights come to a warp.
 #pragma once
 
 #include "experts/cuda/mma/bulk.cuh"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which kernel of decode.cuh a layer takes.
+// Which kernel of decode_slices.cuh a layer takes.
 #pragma once
 
-#include "experts/cuda/mma/decode.cuh"
+#include "experts/cuda/mma/decode_slices.cuh"
 
 namespace sluice::cuda {
 
@@ -10,7 +10,7 @@ template <Storage kStorage, int kSlice>
 DecodeKernel slice_kernel() {
   // A processor of SM90 has 228 KB for its blocks, which take 1 KB more each than they ask for.
   static_assert(2 * (sizeof(DecodeShared<kStorage, kSlice>) + 1024) <= 228 * 1024);
-  return {reinterpret_cast<const void*>(decode_layer<kStorage, kSlice>),
+  return {reinterpret_cast<const void*>(decode_layer<kStorage, kSlice>), kDecodeThreads,
           sizeof(DecodeShared<kStorage, kSlice>)};
 }
 

@@ -1,8 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-#include "experts/cuda/mma/decode_kernel.cuh"
-
-namespace sluice::cuda {
-
-DecodeKernel decode_int4_g32(int k_blocks) { return kernel_of<Storage::int4_g32>(k_blocks); }
-
-}  // namespace sluice::cuda

@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experts/cuda/mma/decode_strips.cuh"
+
+namespace sluice::cuda {
+
+DecodeKernel strips_int8_g32() { return strips_kernel_of<Storage::int8_g32>(); }
+
+}  // namespace sluice::cuda
