@@ -46,10 +46,10 @@ ColumnOrder order_of(const WeightMatrix& matrix, Storage storage) {
 
 ExpertOrders::ExpertOrders(const ExpertsSpec& spec, const ExpertWeights& expert) {
   const MatrixFormats& formats = spec.formats;
+  if (is_integer(formats.down)) down = order_of(expert.down, storage_of(formats.down, formats.down_grouping));
   if (!is_integer(formats.up)) return;
   const Storage storage = storage_of(formats.up, formats.up_grouping);
   up = order_of(expert.up, storage);
-  down = order_of(expert.down, storage_of(formats.down, formats.down_grouping));
   if (!expert.gate) return;
   gate = order_of(*expert.gate, storage);
   if (gate != up) put_behind(round_up(gate.columns.size(), kBlockColumns), storage, up);

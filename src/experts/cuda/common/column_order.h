@@ -23,7 +23,7 @@ struct ColumnOrder {
 /// Ascending within a group; groups that others follow are padded to whole runs.
 ColumnOrder order_of(const WeightMatrix& matrix, Storage storage);
 
-/// Of an expert of integers; empty of others. Gate and up of one order share their columns; where the orders
+/// Of matrices of integers; empty of others. Gate and up of one order share their columns; where the orders
 /// differ those of up come after those of gate, and either has nothing in the other's.
 struct ExpertOrders {
   ColumnOrder gate, up, down;

@@ -63,9 +63,11 @@ double bus_us(const ExpertsSpec& spec, int tokens) { return 1e-3 * tokens * 6.0 
 /// Of many tokens, quantised weights and gated experts on SM90 (takes_warpgroups). Without them a rounded
 /// intermediate saves a third of the products and more.
 double share_of_peak(const ExpertsSpec& spec, const DeviceFacts& device, int tokens, bool rounded) {
+  const cuda::ExpertLayout layout = cuda::expert_layout(spec);
   const bool warpgroups = device.has.has(InstructionList::of<instruction::Wgmma>()) &&
                           tokens > cuda::kFewTokens && spec.formats.gate &&
-                          cuda::value_bits(cuda::expert_layout(spec).up.storage) < 16;
+                          cuda::value_bits(layout.up.storage) < 16 &&
+                          cuda::value_bits(layout.down.storage) < 16;
   if (warpgroups) return rounded ? kShareOfRounded : kShareOfWarpgroups;
   return rounded ? 1.5 * kShareOfPeak : kShareOfPeak;
 }
@@ -155,7 +157,7 @@ std::span<const Kernel> decode_kernels() {
 constexpr auto kFeatures =
     Features::set<feature::GateUpBias, feature::DownBias, feature::Limit, feature::Slope, feature::Shift,
                   feature::Saturation, feature::ExpertMap, feature::WeightOnInput, feature::SharedExpert,
-                  feature::ZeroPoints, feature::ActOrder>();
+                  feature::MixedFormats, feature::ZeroPoints, feature::ActOrder>();
 /// Adapters join in the products of the grouped kernels; the one launch has none.
 constexpr auto kGroupedFeatures = kFeatures.plus(Features::set<feature::Lora>());
 constexpr IntegerGroups kGroups{.multiple = 32, .whole_row = true};
