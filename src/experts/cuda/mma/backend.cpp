@@ -60,14 +60,19 @@ double touched_bytes(const ExpertsSpec& spec, int tokens) {
 
 double bus_us(const ExpertsSpec& spec, int tokens) { return 1e-3 * tokens * 6.0 * spec.hidden / kBusGbps; }
 
+/// Storages that warpgroup_kernel has kernels for.
+constexpr bool has_warpgroup_kernels(cuda::Storage storage) {
+  return cuda::value_bits(storage) < 16 && !cuda::has_factors(storage);
+}
+
 /// Of many tokens, quantised weights and gated experts on SM90 (takes_warpgroups). Without them a rounded
 /// intermediate saves a third of the products and more.
 double share_of_peak(const ExpertsSpec& spec, const DeviceFacts& device, int tokens, bool rounded) {
   const cuda::ExpertLayout layout = cuda::expert_layout(spec);
   const bool warpgroups = device.has.has(InstructionList::of<instruction::Wgmma>()) &&
                           tokens > cuda::kFewTokens && spec.formats.gate &&
-                          cuda::value_bits(layout.up.storage) < 16 &&
-                          cuda::value_bits(layout.down.storage) < 16;
+                          has_warpgroup_kernels(layout.up.storage) &&
+                          has_warpgroup_kernels(layout.down.storage);
   if (warpgroups) return rounded ? kShareOfRounded : kShareOfWarpgroups;
   return rounded ? 1.5 * kShareOfPeak : kShareOfPeak;
 }
@@ -170,7 +175,8 @@ constexpr Capability of_any_card() {
           .weights =
               Formats::set<format::F16, format::Bf16, format::Mxfp4, format::Nvfp4, format::Fp8Block128,
                            format::Fp8Channel, format::Fp8Tensor, format::Mxfp8, format::Int2, format::Int3,
-                           format::Int4, format::Int5, format::Int6, format::Int7, format::Int8>(),
+                           format::Int4, format::Int5, format::Int6, format::Int7, format::Int8, format::Q4_0,
+                           format::Q8_0, format::Q4K, format::Q5K, format::Q6K>(),
           .activations = Activations::everything(),
           .features = kGroupedFeatures,
           .calls = kCalls.plus(CallModes::set<call::BatchInvariant>()),
@@ -201,7 +207,8 @@ constinit const Backend kCudaDecode{
     .name = "cuda.decode",
     .can = {.device = DeviceKinds::of<device::Cuda>(),
             .uses = InstructionList::set<instruction::CpAsync, instruction::MmaBf16, instruction::Tma>(),
-            .weights = Formats::set<format::Mxfp4, format::Nvfp4, format::Int2, format::Int3, format::Int4>(),
+            .weights = Formats::set<format::Mxfp4, format::Nvfp4, format::Int2, format::Int3, format::Int4,
+                                    format::Q4_0>(),
             .activations = Activations::everything(),
             .features = kFeatures,
             .calls = kCalls,
