@@ -7,10 +7,15 @@
 #include <vector>
 
 #include "core/bits.h"
+#include "experts/backend.h"
 #include "format/bf16.h"
 #include "testing/draw.h"
 #include "testing/drawn_layer.h"
 #include "tests/cuda/repacked.h"
+
+namespace sluice {
+extern const Backend kCudaMma, kCudaDecode, kCudaRounded;
+}  // namespace sluice
 
 namespace sluice::cuda {
 namespace {
@@ -104,6 +109,17 @@ TEST(MixedFormats, RowsOfGateAndUpFollowTheOrderOfDown) {
       ASSERT_EQ(bias(k / 8, k % 8), number(expert.gate_bias, row)) << k;
       ASSERT_EQ(bias(k / 8, 8 + k % 8), number(expert.up_bias, row)) << k;
     }
+  }
+}
+
+/// Gate and up share strips, so they have one storage: what cards refuse is named apart.
+TEST(MixedFormats, AGateOfItsOwnIsAnotherFeature) {
+  ExpertsSpec spec = mixed_spec(Formats::of<format::Q4K>(), Formats::of<format::Q6K>());
+  for (const Backend* backend : {&kCudaMma, &kCudaDecode, &kCudaRounded}) {
+    spec.formats.gate = spec.formats.up;
+    EXPECT_TRUE(needs(spec).minus(backend->can.features).empty()) << backend->name;
+    spec.formats.gate = Formats::of<format::Q5K>();
+    EXPECT_EQ(needs(spec).minus(backend->can.features).str(), "mixed_gate_up") << backend->name;
   }
 }
 
