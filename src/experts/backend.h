@@ -38,7 +38,8 @@ struct Saturation { static constexpr std::string_view name = "saturation"; };
 struct ExpertMap { static constexpr std::string_view name = "expert_map"; };
 struct WeightOnInput { static constexpr std::string_view name = "weight_on_input"; };
 struct SharedExpert { static constexpr std::string_view name = "shared_expert"; };
-struct MixedFormats { static constexpr std::string_view name = "mixed_formats"; };  // gate, up and down differ
+struct MixedFormats { static constexpr std::string_view name = "mixed_formats"; };  // down differs from up
+struct MixedGateUp { static constexpr std::string_view name = "mixed_gate_up"; };   // gate differs from up
 struct MixedExperts { static constexpr std::string_view name = "mixed_experts"; };  // experts differ
 struct ZeroPoints { static constexpr std::string_view name = "zero_points"; };  // of integer formats
 struct ActOrder { static constexpr std::string_view name = "act_order"; };      // of integer formats
@@ -52,8 +53,8 @@ using FeatureSet = NameSet<struct FeatureTag>;
 using Features =
     List<struct FeatureTag, feature::GateUpBias, feature::DownBias, feature::Limit, feature::Slope,
          feature::Shift, feature::Saturation, feature::ExpertMap, feature::WeightOnInput,
-         feature::SharedExpert, feature::MixedFormats, feature::MixedExperts, feature::ZeroPoints,
-         feature::ActOrder, feature::Lora, feature::Latent>;
+         feature::SharedExpert, feature::MixedFormats, feature::MixedGateUp, feature::MixedExperts,
+         feature::ZeroPoints, feature::ActOrder, feature::Lora, feature::Latent>;
 
 /// Local experts with equal formats, as a backend packs them: no backend sees a spec whose experts differ.
 struct FormatGroup {

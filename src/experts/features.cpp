@@ -24,11 +24,13 @@ std::span<const std::string_view> CallMode::all() {
 
 namespace {
 
-/// Gate, up and down are not stored alike.
-bool differ(const MatrixFormats& formats) {
-  const bool gate_differs =
-      formats.gate && (*formats.gate != formats.up || formats.gate_grouping != formats.up_grouping);
-  return gate_differs || formats.down != formats.up || formats.down_grouping != formats.up_grouping;
+/// Gate and up are not stored alike.
+bool gate_differs(const MatrixFormats& formats) {
+  return formats.gate && (*formats.gate != formats.up || formats.gate_grouping != formats.up_grouping);
+}
+
+bool down_differs(const MatrixFormats& formats) {
+  return formats.down != formats.up || formats.down_grouping != formats.up_grouping;
 }
 
 }  // namespace
@@ -51,7 +53,8 @@ FeatureSet needs(const ExpertsSpec& spec) {
   add(groups.size() > 1, feature::MixedExperts{});
   for (const FormatGroup& group : groups) {
     const MatrixFormats& formats = group.spec.formats;
-    add(differ(formats), feature::MixedFormats{});
+    add(down_differs(formats), feature::MixedFormats{});
+    add(gate_differs(formats), feature::MixedGateUp{});
     for (const Grouping& grouping : {formats.gate_grouping, formats.up_grouping, formats.down_grouping}) {
       add(grouping.zero_points, feature::ZeroPoints{});
       add(grouping.act_order, feature::ActOrder{});

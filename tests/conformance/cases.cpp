@@ -43,8 +43,9 @@ template <class Formats>
 std::vector<OtherFormats> others(const ExpertsSpec& spec, Formats formats_in) {
   const Format bf16 = sluice::Formats::of<format::Bf16>(), f32 = sluice::Formats::of<format::F32>();
   const Format plain = spec.formats.up == bf16 || spec.formats.down == bf16 ? f32 : bf16;
-  return {
-      {0, formats_in(plain, plain)}, {2, formats_in(plain, spec.formats.up)}, {3, formats_in(plain, plain)}};
+  return {{0, formats_in(plain, plain, plain)},
+          {2, formats_in(plain, spec.formats.up, plain)},
+          {3, formats_in(plain, plain, plain)}};
 }
 
 std::string name_of(const Case& made, Activation activation) {
@@ -110,9 +111,10 @@ int column_unit(Format format) {
 }
 
 Case make_case(Format format, Format other, Activation activation, FeatureSet features, Shape shape) {
-  const Format outer = has<feature::MixedFormats>(features) ? other : format;
+  const Format outer_gate = has<feature::MixedGateUp>(features) ? other : format;
+  const Format outer_down = has<feature::MixedFormats>(features) ? other : format;
   // GGUF's blocks of 256 columns fit few of the shapes that show what ragged sizes do.
-  const int unit = std::lcm(column_unit(format), column_unit(outer));
+  const int unit = std::lcm(column_unit(format), std::lcm(column_unit(outer_gate), column_unit(outer_down)));
   shape.hidden = (shape.hidden + unit - 1) / unit * unit;
   shape.intermediate = (shape.intermediate + unit - 1) / unit * unit;
   const auto grouping = [&](Format its) {
@@ -121,20 +123,20 @@ Case make_case(Format format, Format other, Activation activation, FeatureSet fe
                                        .zero_points = has<feature::ZeroPoints>(features),
                                        .act_order = has<feature::ActOrder>(features)};
   };
-  const auto formats_in = [&](Format around, Format up) {
-    MatrixFormats formats{.gate = around,
+  const auto formats_in = [&](Format gate, Format up, Format down) {
+    MatrixFormats formats{.gate = gate,
                           .up = up,
-                          .down = around,
-                          .gate_grouping = grouping(around),
+                          .down = down,
+                          .gate_grouping = grouping(gate),
                           .up_grouping = grouping(up),
-                          .down_grouping = grouping(around)};
+                          .down_grouping = grouping(down)};
     if (!is_gated(activation)) {
       formats.gate.reset();
       formats.gate_grouping = {};
     }
     return formats;
   };
-  const MatrixFormats formats = formats_in(outer, format);
+  const MatrixFormats formats = formats_in(outer_gate, format, outer_down);
   Case made{.spec = {.routed = {.hidden = shape.hidden,
                                 .intermediate = shape.intermediate,
                                 .experts = 6,

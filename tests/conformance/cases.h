@@ -38,8 +38,8 @@ FeatureSet applicable(FeatureSet features, Format format);
 int column_unit(Format format);
 
 /// A layer of 6 experts, top 2, in `format`, that needs exactly `features` (which must be applicable). With
-/// mixed_formats gate and down are in `other`, with mixed_experts some experts are plain numbers. An expert
-/// map keeps 4 of the 6 here.
+/// mixed_formats down is in `other`, with mixed_gate_up the gate, with mixed_experts some experts are plain
+/// numbers. An expert map keeps 4 of the 6 here.
 /// Sizes are rounded up to what both formats' rows are multiples of.
 Case make_case(Format format, Format other, Activation activation, FeatureSet features, Shape shape = {});
 

@@ -32,8 +32,8 @@ class CellTest : public ::testing::TestWithParam<Cell> {
   const Backend& backend() const { return *GetParam().backend; }
   /// All that applies in every layout: experts of ranks have no shared one and no map.
   FeatureSet features() const {
-    const FeatureSet elsewhere =
-        Features::set<feature::ExpertMap, feature::SharedExpert, feature::MixedFormats, feature::Lora>();
+    const FeatureSet elsewhere = Features::set<feature::ExpertMap, feature::SharedExpert,
+                                               feature::MixedFormats, feature::MixedGateUp, feature::Lora>();
     return applicable(backend().can.features.minus(elsewhere), GetParam().activation);
   }
   void check(FeatureSet features) const {

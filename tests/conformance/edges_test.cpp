@@ -24,8 +24,10 @@ class EdgesTest : public ::testing::TestWithParam<const Backend*> {
   FeatureSet features() const { return applicable(backend().can.features, activation()); }
   /// All that the backend has, in `format`.
   Case everything(Format format, Shape shape = {}) const {
-    return make_case(format, format, activation(),
-                     applicable(features(), format).minus(Features::set<feature::MixedFormats>()), shape);
+    return make_case(
+        format, format, activation(),
+        applicable(features(), format).minus(Features::set<feature::MixedFormats, feature::MixedGateUp>()),
+        shape);
   }
 };
 
@@ -103,7 +105,7 @@ std::vector<std::int32_t> ids_of(const std::vector<int>& counts) {
 /// Without what is no matter of how many tokens an expert has.
 FeatureSet features_of_sizes(FeatureSet all) {
   return all.minus(Features::set<feature::Lora, feature::WeightOnInput, feature::ExpertMap,
-                                 feature::MixedFormats, feature::MixedExperts>());
+                                 feature::MixedFormats, feature::MixedGateUp, feature::MixedExperts>());
 }
 
 /// Experts with every number of tokens that a tile of a card's kernels has room for, and one more.

@@ -29,7 +29,7 @@ std::vector<Case> cases(const Capability& can) {
   FeatureSet features = can.features;
   features = features.minus(
       FeatureSet().add(Features::of<feature::ExpertMap>()).add(Features::of<feature::SharedExpert>()));
-  features = features.minus(FeatureSet().add(Features::of<feature::MixedFormats>()));
+  features = features.minus(Features::set<feature::MixedFormats, feature::MixedGateUp>());
   const std::vector<Format> formats = members(can.weights);
   const std::vector<Activation> activations = members(can.activations);
   for (std::size_t i = 0; i < std::max(formats.size(), activations.size()); ++i) {

@@ -24,7 +24,8 @@ class RoutingTest : public ::testing::TestWithParam<const Backend*> {
     const Activation activation = members(backend().can.activations).front();
     const FeatureSet features = applicable(backend().can.features, activation).minus(left_out);
     const Format format = members(backend().can.weights).front();
-    return make_case(format, format, activation, features.minus(Features::set<feature::MixedFormats>()));
+    return make_case(format, format, activation,
+                     features.minus(Features::set<feature::MixedFormats, feature::MixedGateUp>()));
   }
   Case layer() const { return layer(Features::set<feature::ExpertMap, feature::WeightOnInput>()); }
 

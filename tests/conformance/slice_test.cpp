@@ -131,7 +131,9 @@ std::vector<Case> cases(const Capability& can) {
     };
     add({}, {});
     add(features_of_all, {.hidden = 128, .intermediate = 160});
-    add(features_of_all.minus(Features::set<feature::MixedFormats, feature::MixedExperts>()), {});
+    add(features_of_all.minus(
+            Features::set<feature::MixedFormats, feature::MixedGateUp, feature::MixedExperts>()),
+        {});
     if (!is_integer(format)) continue;
     const FeatureSet order = Features::set<feature::ActOrder>(), zeros = Features::set<feature::ZeroPoints>();
     for (const FeatureSet& features : {zeros, order, zeros.plus(order)})

@@ -42,7 +42,7 @@ class UpdateTest : public ::testing::TestWithParam<const Backend*> {
   std::vector<Case> cases() const {
     std::vector<Case> made;
     const FeatureSet features = backend().can.features.minus(
-        Features::set<feature::ExpertMap, feature::Lora, feature::MixedFormats>());
+        Features::set<feature::ExpertMap, feature::Lora, feature::MixedFormats, feature::MixedGateUp>());
     const std::vector<Format> formats = members(backend().can.weights);
     const std::vector<Activation> activations = members(backend().can.activations);
     for (std::size_t i = 0; i < formats.size(); ++i) {

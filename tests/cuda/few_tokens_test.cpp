@@ -133,7 +133,7 @@ TEST_P(FewTokensTest, EveryFormatAndWideRows) {
     SCOPED_TRACE(format.name());
     const Case narrow = case_of({.all = 64, .top_k = 4}, format),
                wide = case_of({.all = 16, .top_k = 4}, format, kWide);
-    if (cuda::value_bits(cuda::expert_layout(narrow.spec.routed).up.storage) < 16) {
+    if (cuda::has_strips_kernel(cuda::expert_layout(narrow.spec.routed).up.storage)) {
       EXPECT_TRUE(takes_one_launch(narrow.spec.routed, cuda::kStripSlots / 4));
       EXPECT_TRUE(takes_one_launch(wide.spec.routed, cuda::kFewestStripSlots / 4));
       EXPECT_FALSE(takes_one_launch(wide.spec.routed, cuda::kFewestStripSlots / 4 - 1));

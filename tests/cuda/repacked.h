@@ -13,6 +13,16 @@
 
 namespace sluice::cuda {
 
+/// Of the list, those for which it is true.
+template <class Condition>
+std::vector<Format> formats_where(Condition condition) {
+  std::vector<Format> all;
+  Formats::everything().each([&](Format format) {
+    if (condition(format)) all.push_back(format);
+  });
+  return all;
+}
+
 inline ExpertsSpec spec_of(Format format, int hidden, int intermediate, bool gated) {
   ExpertsSpec spec{
       .hidden = hidden,

@@ -43,6 +43,8 @@ TEST(Needs, EachFeatureByItself) {
       {Features::of<feature::SharedExpert>(), [](LayerSpec& spec) { spec = invented::with_shared(spec); }},
       {Features::of<feature::MixedFormats>(),
        [](LayerSpec& spec) { spec.routed.formats.down = Formats::of<format::Mxfp4>(); }},
+      {Features::of<feature::MixedGateUp>(),
+       [](LayerSpec& spec) { spec.routed.formats.gate = Formats::of<format::Mxfp4>(); }},
       {Features::of<feature::MixedExperts>(),
        [](LayerSpec& spec) { spec.routed.others = {{.expert = 1, .formats = integers({.columns = 32})}}; }},
       {Features::of<feature::ZeroPoints>(),
@@ -60,12 +62,14 @@ TEST(Needs, EachFeatureByItself) {
   }
 }
 
-TEST(Needs, MixedFormatsLookAtTheGateToo) {
+TEST(Needs, MixedGateUpNeedsAGate) {
   ExpertsSpec spec = invented::plain_layer().routed;
   spec.formats.gate = Formats::of<format::Mxfp4>();
-  EXPECT_TRUE(needs(spec).has(Features::of<feature::MixedFormats>()));
+  EXPECT_EQ(needs(spec).str(), "mixed_gate_up");
+  spec.formats.down = Formats::of<format::Mxfp4>();
+  EXPECT_EQ(needs(spec).str(), "mixed_formats, mixed_gate_up");
   spec.formats.gate.reset();
-  EXPECT_FALSE(needs(spec).has(Features::of<feature::MixedFormats>())) << "no gate, nothing to differ";
+  EXPECT_EQ(needs(spec).str(), "mixed_formats") << "no gate, nothing to differ";
 }
 
 TEST(Needs, GroupingsThatDifferAreMixed) {
@@ -76,7 +80,7 @@ TEST(Needs, GroupingsThatDifferAreMixed) {
   EXPECT_EQ(needs(spec).str(), "mixed_formats");
   spec.formats = integers({.columns = 32});
   spec.formats.gate_grouping.columns = 0;
-  EXPECT_EQ(needs(spec).str(), "mixed_formats");
+  EXPECT_EQ(needs(spec).str(), "mixed_gate_up");
 }
 
 TEST(Needs, ASharedExpertBringsItsOwn) {

@@ -102,15 +102,15 @@ class CaseDraw {
   /// Formats, parameters and biases.
   void fill(ExpertsSpec& spec) {
     const std::vector<Format> formats = members(can_.weights);
-    const bool mixed = asks_for<feature::MixedFormats>();
+    const bool mixed = asks_for<feature::MixedFormats>(), mixed_gate = asks_for<feature::MixedGateUp>();
     MatrixFormats& of = spec.formats;
     of.up = one_of(formats);
     of.up_grouping = grouping(of.up);
     of.down = mixed ? one_of(formats) : of.up;
     of.down_grouping = mixed ? grouping(of.down) : of.up_grouping;
     if (is_gated(spec.activation)) {
-      of.gate = mixed ? one_of(formats) : of.up;
-      of.gate_grouping = mixed ? grouping(*of.gate) : of.up_grouping;
+      of.gate = mixed_gate ? one_of(formats) : of.up;
+      of.gate_grouping = mixed_gate ? grouping(*of.gate) : of.up_grouping;
     }
     const activation::Reads reads = Activations::visit(spec.activation, []<class A>() { return A::reads; });
     ActivationParams& params = spec.params;

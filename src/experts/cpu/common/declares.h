@@ -24,8 +24,8 @@ inline constexpr IntegerGroups kIntegerGroups{.multiple = 1, .whole_row = true};
 inline constexpr FeatureSet kFeatures =
     Features::set<feature::GateUpBias, feature::DownBias, feature::Limit, feature::Slope, feature::Shift,
                   feature::Saturation, feature::ExpertMap, feature::WeightOnInput, feature::SharedExpert,
-                  feature::MixedFormats, feature::MixedExperts, feature::ZeroPoints, feature::ActOrder,
-                  feature::Lora, feature::Latent>();
+                  feature::MixedFormats, feature::MixedGateUp, feature::MixedExperts, feature::ZeroPoints,
+                  feature::ActOrder, feature::Lora, feature::Latent>();
 
 inline constexpr NameSet<struct CallModeTag> kCalls =
     CallModes::set<call::Contiguous, call::Batched, call::BatchInvariant, call::Update>();

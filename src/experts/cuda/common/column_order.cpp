@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "format/geometry.h"
+#include "format/grouped_row.h"
 #include "format/integers.h"
 
 namespace sluice::cuda {
@@ -21,13 +22,33 @@ void put_behind(std::size_t columns, Storage storage, ColumnOrder& order) {
   order.groups.insert(order.groups.begin(), columns / static_cast<std::size_t>(group_columns(storage)), -1);
 }
 
+bool has_order(Format format) { return is_integer(format) || is_ggml_block(format); }
+
+/// Of 32 columns lane t has packed columns 8 t to 8 t + 7, the first four for the first step: those are
+/// columns 4 t to 4 t + 3 of the first group of 16, and the others of the second.
+ColumnOrder order_of_sixteens(std::int64_t columns) {
+  ColumnOrder order;
+  for (std::int64_t first = 0; first < columns; first += 32) {
+    for (std::int64_t k = 0; k < 32; ++k) {
+      const std::int64_t column = first + k % 8 / 4 * 16 + k / 8 * 4 + k % 4;
+      order.columns.push_back(column < columns ? static_cast<std::int32_t>(column) : -1);
+    }
+    for (const std::int64_t group : {first / 16, first / 16 + 1})
+      order.groups.push_back(16 * group < columns ? static_cast<std::int32_t>(group) : -1);
+  }
+  return order;
+}
+
 }  // namespace
 
 ColumnOrder order_of(const WeightMatrix& matrix, Storage storage) {
+  if (has_own_order(storage)) return order_of_sixteens(matrix.cols);
   std::vector<std::int32_t> sorted(static_cast<std::size_t>(matrix.cols));
   std::iota(sorted.begin(), sorted.end(), 0);
+  const bool blocks = is_ggml_block(matrix.format);
+  const std::int64_t of_group = blocks ? format::grouped_shape(matrix).columns : 0;
   const auto group_of = [&](std::int32_t column) {
-    return static_cast<std::int32_t>(format::group_of_column(matrix, column));
+    return static_cast<std::int32_t>(blocks ? column / of_group : format::group_of_column(matrix, column));
   };
   if (matrix.integers.column_groups != nullptr) std::ranges::stable_sort(sorted, {}, group_of);
 
@@ -46,10 +67,10 @@ ColumnOrder order_of(const WeightMatrix& matrix, Storage storage) {
 
 ExpertOrders::ExpertOrders(const ExpertsSpec& spec, const ExpertWeights& expert) {
   const MatrixFormats& formats = spec.formats;
-  if (!is_integer(formats.up)) return;
+  if (has_order(formats.down)) down = order_of(expert.down, storage_of(formats.down, formats.down_grouping));
+  if (!has_order(formats.up)) return;
   const Storage storage = storage_of(formats.up, formats.up_grouping);
   up = order_of(expert.up, storage);
-  down = order_of(expert.down, storage_of(formats.down, formats.down_grouping));
   if (!expert.gate) return;
   gate = order_of(*expert.gate, storage);
   if (gate != up) put_behind(round_up(gate.columns.size(), kBlockColumns), storage, up);

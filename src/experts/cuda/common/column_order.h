@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The order in which columns of integers are packed: group after group, so that a scale belongs to whole runs
-// of columns whatever a file's act-order is. Of the gate and up product the inputs are gathered in that
-// order; of the down product the rows of gate and up are packed in it, and the intermediate comes out so.
+// of columns whatever a file's act-order is; and of groups of 16 so that a step of a product, whose columns
+// are dealt out to a quad's lanes in fours (layout.h), is one of them. Of the gate and up product the inputs
+// are gathered in that order; of the down product the rows of gate and up are packed in it, and the
+// intermediate comes out so.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +25,8 @@ struct ColumnOrder {
 /// Ascending within a group; groups that others follow are padded to whole runs.
 ColumnOrder order_of(const WeightMatrix& matrix, Storage storage);
 
-/// Of an expert of integers; empty of others. Gate and up of one order share their columns; where the orders
-/// differ those of up come after those of gate, and either has nothing in the other's.
+/// Of matrices of integers and of GGUF's; empty of others. Gate and up of one order share their columns;
+/// where the orders differ those of up come after those of gate, and either has nothing in the other's.
 struct ExpertOrders {
   ColumnOrder gate, up, down;
 

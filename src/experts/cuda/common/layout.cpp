@@ -16,15 +16,21 @@ std::optional<Storage> find_storage(Format format) {
     return Storage::fp8_scaled;
   if (format == Formats::of<format::Bf16>()) return Storage::bf16;
   if (format == Formats::of<format::F16>()) return Storage::f16;
+  if (format == Formats::of<format::Q4_0>()) return Storage::int4_g32;
+  if (format == Formats::of<format::Q8_0>()) return Storage::int8_g32;
+  if (format == Formats::of<format::Q4K>()) return Storage::q4_k;
+  if (format == Formats::of<format::Q5K>()) return Storage::q5_k;
+  if (format == Formats::of<format::Q6K>()) return Storage::q6_k;
   if (is_integer(format)) return geometry(format).code_bits <= 4 ? Storage::int4_g128 : Storage::int8_g128;
   return std::nullopt;
 }
 
 constexpr int divide_up(int value, int by) { return (value + by - 1) / by; }
 
-/// Act-order makes a difference.
-bool reads_in_order_of_groups(const Grouping& grouping, int columns) {
-  return grouping.act_order && grouping.columns != 0 && grouping.columns < columns;
+/// Columns are not packed as they are: act-order makes a difference, or the storage does.
+bool packs_in_an_order(Storage storage, const Grouping& grouping, int columns) {
+  return has_own_order(storage) ||
+         (grouping.act_order && grouping.columns != 0 && grouping.columns < columns);
 }
 
 /// Copies to shared memory start at multiples of 16 bytes; a multiple of 256 lets neighbours share no line.
@@ -70,12 +76,13 @@ ExpertLayout expert_layout(const ExpertsSpec& spec, const PackedColumns& columns
                       {intermediate, hidden, formats.gate.has_value()}, layout.bytes);
   layout.down = lay_out(storage_of(formats.down, formats.down_grouping), {spec.hidden, intermediate, false},
                         layout.bytes);
-  if (reads_in_order_of_groups(formats.up_grouping, spec.hidden)) {
+  if (packs_in_an_order(layout.up.storage, formats.up_grouping, spec.hidden)) {
     layout.gathered = hidden;
     layout.order = layout.bytes;
     layout.bytes = aligned(layout.bytes + std::int64_t{hidden} * 4);
   }
-  if (spec.lora_rank > 0 && reads_in_order_of_groups(formats.down_grouping, spec.intermediate)) {
+  if (spec.lora_rank > 0 &&
+      packs_in_an_order(layout.down.storage, formats.down_grouping, spec.intermediate)) {
     layout.channels = layout.bytes;
     layout.bytes = aligned(layout.bytes + std::int64_t{intermediate} * 4);
   }

@@ -10,7 +10,8 @@
 //
 // Of integers a quad's lanes share a group instead: its scale is applied to sums, which go over all four.
 // Steps 2 i and 2 i + 1 are columns 32 i to 32 i + 31, of which lane t has the eight from 32 i + 8 t on, four
-// a step. Blocks have whole groups of 32, or are of one group.
+// a step. Blocks have whole groups of 32, or are of one group. Of groups of 16 the columns are packed in an
+// order in which a step is one of them (column_order.h).
 //
 // Rows and columns beyond the matrix are zeros. Beside the blocks every row has a factor and a bias in
 // float32.
@@ -38,9 +39,16 @@ enum class Storage : std::uint8_t {
   int4_g128,  // for every row
   int8_g32,   // codes of up to 8 bits
   int8_g128,
+  q4_k,  // codes of 4 bits; for 32 columns a scale and a minimum: numbers of the row's block of GGUF, a
+         // factor each; and a zero point that takes most of the minimum
+  q5_k,  // the same with codes of up to 8 bits
+  q6_k,  // codes of up to 8 bits, less 32; a scale for 16 columns: the number of the row, a factor each
 };
 
 constexpr bool is_integer(Storage storage) { return storage >= Storage::int4_g32; }
+/// Whose scales are products of numbers and factors.
+constexpr bool has_factors(Storage storage) { return storage >= Storage::q4_k; }
+constexpr bool has_minimums(Storage storage) { return storage == Storage::q4_k || storage == Storage::q5_k; }
 
 constexpr int value_bits(Storage storage) {
   switch (storage) {
@@ -48,6 +56,7 @@ constexpr int value_bits(Storage storage) {
     case Storage::fp4_e4m3:
     case Storage::int4_g32:
     case Storage::int4_g128:
+    case Storage::q4_k:
       return 4;
     case Storage::bf16:
     case Storage::f16:
@@ -59,7 +68,10 @@ constexpr int value_bits(Storage storage) {
 
 /// Columns of a block that share an integer's scale.
 constexpr int group_columns(Storage storage) {
-  return storage == Storage::int4_g32 || storage == Storage::int8_g32 ? 32 : kBlockColumns;
+  if (storage == Storage::q6_k) return 16;
+  return storage == Storage::int4_g32 || storage == Storage::int8_g32 || has_minimums(storage)
+             ? 32
+             : kBlockColumns;
 }
 
 /// A lane's columns come in four pieces of eight, for two steps each: the first column of one in its block.
@@ -96,6 +108,11 @@ constexpr int scale_bytes(Storage storage) {
     case Storage::int4_g128:
     case Storage::int8_g128:
       return 5 * kStripRows;
+    case Storage::q4_k:
+    case Storage::q5_k:
+      return 2 * 10 * kStripRows;
+    case Storage::q6_k:
+      return 2 * 6 * kStripRows;
     default:
       return 0;
   }
@@ -103,9 +120,17 @@ constexpr int scale_bytes(Storage storage) {
 
 /// Parts that a block's scales have: where it is more than one, each half of the columns has its own. A part
 /// of integers is float32 [8][groups][2] and bytes of zero points, the same: rows g and g + 8 are neighbours.
-constexpr int scale_parts(Storage storage) { return group_columns(storage) == 32 ? 2 : 1; }
+/// Of GGUF's K quants a part is binary16 numbers [8][2], with minimums [8][2][2] of scales and minimums, and
+/// bytes [8][groups][2] of the factors of scales, of those of minimums, and of zero points.
+constexpr int scale_parts(Storage storage) { return group_columns(storage) <= 32 ? 2 : 1; }
+
+/// Of q6_k, for all groups.
+inline constexpr int kQ6KZero = 32;
 
 constexpr int block_bytes(Storage storage) { return value_bytes(storage) + scale_bytes(storage); }
+
+/// Packed columns are in another order than the matrix's, whatever its groups are.
+constexpr bool has_own_order(Storage storage) { return group_columns(storage) == 16; }
 
 /// The storage of a format that has one. Precondition: has_storage(format).
 Storage storage_of(Format format, const Grouping& grouping = {});
@@ -127,7 +152,7 @@ struct StripsLayout {
 
 struct ExpertLayout {
   StripsLayout up, down;
-  int gathered = 0;        // columns of `up` where an expert has an order of them (act-order); else 0
+  int gathered = 0;        // columns of `up` where an expert has an order of them (column_order.h); else 0
   std::int64_t order = 0;  // int32 [gathered]: the input's column, or -1 for a zero
   /// int32 [up.rows]: the channel of each of the rows of `up`, which are columns of `down`, or -1 for none.
   /// Of layers that take adapters, whose matrices have the channels as they are; 0: so has the layout.

@@ -60,12 +60,19 @@ double touched_bytes(const ExpertsSpec& spec, int tokens) {
 
 double bus_us(const ExpertsSpec& spec, int tokens) { return 1e-3 * tokens * 6.0 * spec.hidden / kBusGbps; }
 
+/// Storages that warpgroup_kernel has kernels for.
+constexpr bool has_warpgroup_kernels(cuda::Storage storage) {
+  return cuda::value_bits(storage) < 16 && !cuda::has_factors(storage);
+}
+
 /// Of many tokens, quantised weights and gated experts on SM90 (takes_warpgroups). Without them a rounded
 /// intermediate saves a third of the products and more.
 double share_of_peak(const ExpertsSpec& spec, const DeviceFacts& device, int tokens, bool rounded) {
+  const cuda::ExpertLayout layout = cuda::expert_layout(spec);
   const bool warpgroups = device.has.has(InstructionList::of<instruction::Wgmma>()) &&
                           tokens > cuda::kFewTokens && spec.formats.gate &&
-                          cuda::value_bits(cuda::expert_layout(spec).up.storage) < 16;
+                          has_warpgroup_kernels(layout.up.storage) &&
+                          has_warpgroup_kernels(layout.down.storage);
   if (warpgroups) return rounded ? kShareOfRounded : kShareOfWarpgroups;
   return rounded ? 1.5 * kShareOfPeak : kShareOfPeak;
 }
@@ -155,7 +162,7 @@ std::span<const Kernel> decode_kernels() {
 constexpr auto kFeatures =
     Features::set<feature::GateUpBias, feature::DownBias, feature::Limit, feature::Slope, feature::Shift,
                   feature::Saturation, feature::ExpertMap, feature::WeightOnInput, feature::SharedExpert,
-                  feature::ZeroPoints, feature::ActOrder>();
+                  feature::MixedFormats, feature::ZeroPoints, feature::ActOrder>();
 /// Adapters join in the products of the grouped kernels; the one launch has none.
 constexpr auto kGroupedFeatures = kFeatures.plus(Features::set<feature::Lora>());
 constexpr IntegerGroups kGroups{.multiple = 32, .whole_row = true};
@@ -168,7 +175,8 @@ constexpr Capability of_any_card() {
           .weights =
               Formats::set<format::F16, format::Bf16, format::Mxfp4, format::Nvfp4, format::Fp8Block128,
                            format::Fp8Channel, format::Fp8Tensor, format::Mxfp8, format::Int2, format::Int3,
-                           format::Int4, format::Int5, format::Int6, format::Int7, format::Int8>(),
+                           format::Int4, format::Int5, format::Int6, format::Int7, format::Int8, format::Q4_0,
+                           format::Q8_0, format::Q4K, format::Q5K, format::Q6K>(),
           .activations = Activations::everything(),
           .features = kGroupedFeatures,
           .calls = kCalls.plus(CallModes::set<call::BatchInvariant>()),
@@ -201,7 +209,8 @@ constinit const Backend kCudaDecode{
             .uses = InstructionList::set<instruction::CpAsync, instruction::MmaBf16, instruction::Tma>(),
             .weights = Formats::set<format::Mxfp4, format::Nvfp4, format::Fp8Block128, format::Fp8Channel,
                                     format::Fp8Tensor, format::Mxfp8, format::Int2, format::Int3,
-                                    format::Int4, format::Int5, format::Int6, format::Int7, format::Int8>(),
+                                    format::Int4, format::Int5, format::Int6, format::Int7, format::Int8,
+                                    format::Q4_0, format::Q8_0>(),
             .activations = Activations::everything(),
             .features = kFeatures,
             .calls = kCalls,

@@ -40,6 +40,12 @@ cudaError_t multiply(const Product& product, const Launch& launch) {
       return multiply_int8_g32(product, launch);
     case Storage::int8_g128:
       return multiply_int8_g128(product, launch);
+    case Storage::q4_k:
+      return multiply_q4_k(product, launch);
+    case Storage::q5_k:
+      return multiply_q5_k(product, launch);
+    case Storage::q6_k:
+      return multiply_q6_k(product, launch);
     default:
       return multiply_f16(product, launch);
   }

@@ -2,6 +2,8 @@
 // From a lane's stored part of a block to the A operands of its products, and the products of 64 columns.
 #pragma once
 
+#include <cuda_fp16.h>
+
 #include "experts/cuda/common/layout.h"
 #include "experts/cuda/common/unpack.h"
 #include "experts/cuda/mma/ptx.cuh"
@@ -14,8 +16,10 @@ inline constexpr int kHalves = 2, kHalfSteps = kSteps / kHalves;
 /// Pieces of 16 bytes that a lane has of a half of a block's values.
 constexpr int half_pieces(Storage storage) { return value_bytes(storage) / (512 * kHalves); }
 
-/// Sums of half a block that begin at zero. Integers of groups of 32 columns scale each by itself.
-constexpr int chains(Storage storage) { return is_integer(storage) ? scale_parts(storage) : 1; }
+/// Sums of half a block that begin at zero. Integers of groups of 16 or 32 columns scale each by itself.
+constexpr int chains(Storage storage) {
+  return scale_parts(storage) == 1 ? 1 : kBlockColumns / kHalves / group_columns(storage);
+}
 
 /// Scales of a block, or of a part of one (scale_parts), as a lane holds them.
 template <Storage kStorage>
@@ -26,15 +30,64 @@ struct Scales {
 };
 
 template <Storage kStorage>
-requires(is_integer(kStorage)) struct Scales<kStorage> {
+requires(is_integer(kStorage) && !has_minimums(kStorage)) struct Scales<kStorage> {
   static constexpr bool kPerBlock = false;
   float2 rows[chains(kStorage)];  // rows g and g + 8, of every chain
   std::uint32_t zeros;            // a byte each
 };
 
+template <Storage kStorage>
+requires(has_minimums(kStorage)) struct Scales<kStorage> {
+  static constexpr bool kPerBlock = false;
+  float2 rows[chains(kStorage)];
+  float2 rest[chains(kStorage)];  // what the zero points leave of minus the minimums
+  std::uint32_t zeros;
+};
+
+/// Of half a block of K quants: numbers of binary16 times factors, exactly.
+template <Storage kStorage, class From>
+__device__ Scales<kStorage> load_factors(From from, int lane) {
+  Scales<kStorage> scales;
+  const auto byte = [](std::uint32_t word, int i) { return static_cast<float>(word >> (8 * i) & 0xFFu); };
+  if constexpr (has_minimums(kStorage)) {
+    const uint2 numbers = read<uint2>(from, lane / 4);
+    const float2 scale = __half22float2(reinterpret_cast<const __half2&>(numbers.x));
+    const float2 minimum = __half22float2(reinterpret_cast<const __half2&>(numbers.y));
+    const From factors = from + 8 * sizeof(uint2);
+    const auto of_scales = read<std::uint32_t>(factors, lane / 4);
+    const auto of_minimums = read<std::uint32_t>(factors + 8 * sizeof(std::uint32_t), lane / 4);
+    scales.zeros = read<std::uint32_t>(factors + 16 * sizeof(std::uint32_t), lane / 4);
+#pragma unroll
+    for (int i = 0; i < chains(kStorage); ++i) {
+      scales.rows[i] = make_float2(__fmul_rn(scale.x, byte(of_scales, 2 * i)),
+                                   __fmul_rn(scale.y, byte(of_scales, 2 * i + 1)));
+      scales.rest[i] = make_float2(
+          __fmaf_rn(byte(scales.zeros, 2 * i), scales.rows[i].x,
+                    -__fmul_rn(minimum.x, byte(of_minimums, 2 * i))),
+          __fmaf_rn(byte(scales.zeros, 2 * i + 1), scales.rows[i].y,
+                    -__fmul_rn(minimum.y, byte(of_minimums, 2 * i + 1))));
+    }
+  } else {
+    const auto numbers = read<std::uint32_t>(from, lane / 4);
+    const float2 scale = __half22float2(reinterpret_cast<const __half2&>(numbers));
+    const uint2 factors = read<uint2>(from + 8 * sizeof(std::uint32_t), lane / 4);
+    const std::uint32_t words[] = {factors.x, factors.y};
+    const auto factor = [&](int i) {
+      return static_cast<float>(static_cast<std::int8_t>(words[i / 4] >> (8 * (i % 4)) & 0xFFu));
+    };
+#pragma unroll
+    for (int i = 0; i < chains(kStorage); ++i)
+      scales.rows[i] =
+          make_float2(__fmul_rn(scale.x, factor(2 * i)), __fmul_rn(scale.y, factor(2 * i + 1)));
+    scales.zeros = kQ6KZero * 0x01010101u;
+  }
+  return scales;
+}
+
 /// Reads them where a block, or a stage, has them.
 template <Storage kStorage, class From>
 __device__ Scales<kStorage> load_scales(From from, int lane) {
+  if constexpr (has_factors(kStorage)) return load_factors<kStorage>(from, lane);
   Scales<kStorage> scales;
   if constexpr (chains(kStorage) == 2) {
     const float4 four = read<float4>(from, lane / 4);
@@ -84,7 +137,7 @@ __device__ Fragment<kStorage> integer_fragment(const uint4* values, const Scales
   constexpr int kBits = value_bits(kStorage), kRegisters = 16 / kBits, kWords = 8 / kRegisters;
 #pragma unroll
   for (int pair = 0; pair < kHalfSteps / 2; ++pair) {
-    const std::uint32_t zeros = chains(kStorage) == 2 ? scales.zeros >> (16 * pair) : scales.zeros;
+    const std::uint32_t zeros = chains(kStorage) > 1 ? scales.zeros >> (16 * pair) : scales.zeros;
     const std::uint32_t minus[] = {times((zeros & 0xFFu) * kBothHalves, kZeroUp),
                                    times((zeros >> 8 & 0xFFu) * kBothHalves, kZeroUp)};
     const uint4 four = values[pair * kWords / 4];
@@ -181,6 +234,16 @@ __device__ void multiply_step(const Fragment<kStorage>& a, int product, const Co
   }
 }
 
+/// The same of a weight of 1 in every place, as integers are stored: the sums of the inputs, which minimums
+/// are multiplied by.
+__device__ inline void add_inputs(int product, const Columns& b, float (&sums)[4]) {
+  constexpr std::uint32_t kOnes = 0x3C803C80u;  // 2^-6
+  constexpr std::uint32_t ones[] = {kOnes, kOnes, kOnes, kOnes};
+  const int step = product % kHalfSteps;
+  const uint4 four = b.of[step / 2];
+  mma(sums, ones, step % 2 == 0 ? four.x : four.z, step % 2 == 0 ? four.y : four.w);
+}
+
 /// Scales of a block that its values do not have in them yet.
 template <Storage kStorage>
 __device__ void scale_sums(const Scales<kStorage>& scales, float (&sums)[4]) {
@@ -192,9 +255,16 @@ __device__ void scale_sums(const Scales<kStorage>& scales, float (&sums)[4]) {
   }
 }
 
-/// The sum of a chain's terms, element `i` of a lane's, onto those before. Integers are scaled here.
+/// The sum of a chain's terms, element `i` of a lane's, onto those before. Integers are scaled here; with
+/// minimums `inputs` is the sum of what the weights were multiplied by.
 template <Storage kStorage>
-__device__ float add_chain(const Scales<kStorage>& scales, int chain, int i, float terms, float sum) {
+__device__ float add_chain(const Scales<kStorage>& scales, int chain, int i, float terms, float sum,
+                           [[maybe_unused]] float inputs = 0) {
+  if constexpr (has_minimums(kStorage)) {
+    const float2 scale = scales.rows[chain], rest = scales.rest[chain];
+    const float others = __fmul_rn(i < 2 ? rest.x : rest.y, inputs);
+    return __fadd_rn(sum, __fmaf_rn(i < 2 ? scale.x : scale.y, terms, others));
+  }
   if constexpr (is_integer(kStorage))
     return __fmaf_rn(i < 2 ? scales.rows[chain].x : scales.rows[chain].y, terms, sum);
   else

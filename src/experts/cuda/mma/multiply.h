@@ -5,8 +5,8 @@
 // Two kernels compute products here, and a third for many tokens on SM90 (warpgroup.h). The narrow one has up
 // to 16 tokens a tile, for batches that wait for memory; the wide one has 32 to 128. All sum in the same
 // order, so a token gets the same bits from either: the sum of 64 columns of one term from the tensor core,
-// the terms of those columns from the last to the first, and then 64 columns after another; of 32 where
-// integers have groups of 32.
+// the terms of those columns from the last to the first, and then 64 columns after another; of 32 or 16
+// where integers have groups of so many.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -95,6 +95,9 @@ cudaError_t multiply_int4_g32(const Product& product, const Launch& launch);
 cudaError_t multiply_int4_g128(const Product& product, const Launch& launch);
 cudaError_t multiply_int8_g32(const Product& product, const Launch& launch);
 cudaError_t multiply_int8_g128(const Product& product, const Launch& launch);
+cudaError_t multiply_q4_k(const Product& product, const Launch& launch);
+cudaError_t multiply_q5_k(const Product& product, const Launch& launch);
+cudaError_t multiply_q6_k(const Product& product, const Launch& launch);
 
 /// From ids to the tiles of every expert.
 struct Group {

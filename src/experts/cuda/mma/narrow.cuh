@@ -215,32 +215,45 @@ struct NarrowSums {
   float of[kTiles][4] = {};
 };
 
+/// The sum of a chain's terms, element `i` of a lane's.
+template <Spread kSpread>
+__device__ float whole_of(const float (&part)[products(kSpread)][4], int i) {
+  float whole = part[0][i];
+  if constexpr (kSpread == Spread::three_terms) whole = __fadd_rn(__fadd_rn(part[2][i], part[1][i]), whole);
+  if constexpr (kSpread == Spread::pairs)
+    if (i % 2 == 0) whole = __fadd_rn(__fadd_rn(part[1][i], part[0][i + 1]), whole);
+  return whole;
+}
+
 /// Adds the sums of a chain of half a block to those before.
 template <Storage kStorage, Spread kSpread, int kTiles>
 __device__ void multiply_chain(const Scales<kStorage>& scales, const Fragment<kStorage>& a, int chain,
                                const HalfInputs<kSpread, kTiles>& in, NarrowSums<kTiles>& sums) {
   constexpr int kProducts = products(kSpread);
   float part[kTiles][kProducts][4] = {};
+  [[maybe_unused]] float inputs[kTiles][kProducts][4] = {};
 #pragma unroll
   for (int step = 0; step < Fragment<kStorage>::kChainProducts; ++step)
 #pragma unroll
     for (int tokens = 0; tokens < kTiles; ++tokens)
 #pragma unroll
-      for (int k = 0; k < kProducts; ++k)
-        multiply_step(a, chain * Fragment<kStorage>::kChainProducts + step, in.of[tokens][k], k > 0,
-                      part[tokens][k]);
+      for (int k = 0; k < kProducts; ++k) {
+        const int product = chain * Fragment<kStorage>::kChainProducts + step;
+        multiply_step(a, product, in.of[tokens][k], k > 0, part[tokens][k]);
+        if constexpr (has_minimums(kStorage)) add_inputs(product, in.of[tokens][k], inputs[tokens][k]);
+      }
 #pragma unroll
   for (int tokens = 0; tokens < kTiles; ++tokens) {
 #pragma unroll
     for (int k = 0; k < kProducts; ++k) scale_sums(scales, part[tokens][k]);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      float whole = part[tokens][0][i];
-      if constexpr (kSpread == Spread::three_terms)
-        whole = __fadd_rn(__fadd_rn(part[tokens][2][i], part[tokens][1][i]), whole);
-      if constexpr (kSpread == Spread::pairs)
-        if (i % 2 == 0) whole = __fadd_rn(__fadd_rn(part[tokens][1][i], part[tokens][0][i + 1]), whole);
-      sums.of[tokens][i] = add_chain(scales, chain, i, whole, sums.of[tokens][i]);
+      const float whole = whole_of<kSpread>(part[tokens], i);
+      if constexpr (has_minimums(kStorage))
+        sums.of[tokens][i] = add_chain(scales, chain, i, whole, sums.of[tokens][i],
+                                       whole_of<kSpread>(inputs[tokens], i));
+      else
+        sums.of[tokens][i] = add_chain(scales, chain, i, whole, sums.of[tokens][i]);
     }
   }
 }

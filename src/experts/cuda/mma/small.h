@@ -24,11 +24,14 @@ constexpr bool takes_slices(const ExpertLayout& layout) {
          std::max(layout.up.k_blocks, layout.down.k_blocks) <= kMostSliceBlocks;
 }
 
-/// Of the other a warp has whole strips. It is ahead from so many slots on (gpt-oss-120b in MXFP4, one H200,
-/// us at 4, 16 and 64 slots: 30, 74 and 214 by slices, 46, 83 and 206 by strips; qwen3-235b at 64: 175 and
-/// 160), and ahead of four launches, which take what is neither, from so few (8 bits in groups of 128 at 4,
-/// 16 and 64 slots: 55, 123 and 351 for 45, 141 and 396).
+/// Of the other a warp has whole strips of up to 8 bits, but for K quants. It is ahead from so many slots on
+/// (gpt-oss-120b in MXFP4, one H200, us at 4, 16 and 64 slots: 30, 74 and 214 by slices, 46, 83 and 206 by
+/// strips; qwen3-235b at 64: 175 and 160), and ahead of four launches, which take what is neither, from so
+/// few (8 bits in groups of 128 at 4, 16 and 64 slots: 55, 123 and 351 for 45, 141 and 396).
 inline constexpr int kStripSlots = 64, kFewestStripSlots = 16;
+constexpr bool has_strips_kernel(Storage storage) {
+  return value_bits(storage) < 16 && !has_factors(storage);
+}
 
 /// Shared memory for the inputs of a tile in the kernel for whole strips, of which a block has two.
 inline constexpr int kStripInputBytes = 53 * 1024;

@@ -159,21 +159,33 @@ __device__ HalfBlock<kStorage> unpack(const std::byte* stage, int strip, int hal
 template <class W>
 using WideInputs = Columns[W::kTilesAtOnce][W::kTerms];
 
+/// The sum of a chain's terms, element `i` of a lane's.
+template <int kTerms>
+__device__ float whole_of(const float (&part)[kTerms][4], int i) {
+  float whole = part[kTerms - 1][i];
+#pragma unroll
+  for (int term = kTerms - 2; term >= 0; --term) whole = __fadd_rn(whole, part[term][i]);
+  return whole;
+}
+
 /// Adds the sums of a chain of some strips times some tiles.
 template <class W, Storage kStorage>
 __device__ void multiply_chain(const HalfBlock<kStorage> (&blocks)[W::kStripsAtOnce], int chain,
                                const WideInputs<W>& in, float (*const (&sums)[W::kStripsAtOnce])[4]) {
   float part[W::kStripsAtOnce][W::kTilesAtOnce][W::kTerms][4] = {};
+  [[maybe_unused]] float inputs[W::kTilesAtOnce][W::kTerms][4] = {};
 #pragma unroll
   for (int step = 0; step < Fragment<kStorage>::kChainProducts; ++step)
 #pragma unroll
     for (int n = 0; n < W::kTilesAtOnce; ++n)
 #pragma unroll
-      for (int term = 0; term < W::kTerms; ++term)
+      for (int term = 0; term < W::kTerms; ++term) {
+        const int product = chain * Fragment<kStorage>::kChainProducts + step;
 #pragma unroll
         for (int s = 0; s < W::kStripsAtOnce; ++s)
-          multiply_step(blocks[s].a, chain * Fragment<kStorage>::kChainProducts + step, in[n][term], term > 0,
-                        part[s][n][term]);
+          multiply_step(blocks[s].a, product, in[n][term], term > 0, part[s][n][term]);
+        if constexpr (has_minimums(kStorage)) add_inputs(product, in[n][term], inputs[n][term]);
+      }
 #pragma unroll
   for (int s = 0; s < W::kStripsAtOnce; ++s)
 #pragma unroll
@@ -182,10 +194,12 @@ __device__ void multiply_chain(const HalfBlock<kStorage> (&blocks)[W::kStripsAtO
       for (int term = 0; term < W::kTerms; ++term) scale_sums(blocks[s].scales, part[s][n][term]);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        float whole = part[s][n][W::kTerms - 1][i];
-#pragma unroll
-        for (int term = W::kTerms - 2; term >= 0; --term) whole = __fadd_rn(whole, part[s][n][term][i]);
-        sums[s][n][i] = add_chain(blocks[s].scales, chain, i, whole, sums[s][n][i]);
+        const float whole = whole_of(part[s][n], i);
+        if constexpr (has_minimums(kStorage))
+          sums[s][n][i] =
+              add_chain(blocks[s].scales, chain, i, whole, sums[s][n][i], whole_of(inputs[n], i));
+        else
+          sums[s][n][i] = add_chain(blocks[s].scales, chain, i, whole, sums[s][n][i]);
       }
     }
 }
