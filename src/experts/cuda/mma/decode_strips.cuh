@@ -149,7 +149,7 @@ __device__ void multiply_strips(const Decode& d, StripsShared<kStorage>& shared)
       if (threadIdx.x % kLanes == 0) arrive(shared_address(&shared.inputs_empty[number % 2]));
     }
     if (piece->product == 2) return;
-    ring.fill();
+    ring.begin_in(number);
     const Product& p = d.products[piece->product];
     const SmallTile tile = shared.lists.tiles[piece->product][piece->tile];
     const int at = piece->first + strip - piece->begin, up_tile = piece->tile;

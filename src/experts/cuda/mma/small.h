@@ -56,7 +56,7 @@ constexpr bool is_small(const ExpertLayout& layout, const CallSize& call) {
   return call.tokens <= kFewTokens && slots <= kMostDecodeSlots &&
          (slots <= kFewSlots || slots <= std::int64_t{kMostSlotsOfExpert} * call.local_experts) &&
          (slots >= kFewestStripSlots || takes_slices(layout)) && call.local_experts <= kMostDecodeExperts &&
-         value_bits(storage) < 16 && layout.down.storage == storage &&
+         has_strips_kernel(storage) && layout.down.storage == storage &&
          std::max(layout.up.k_blocks, layout.down.k_blocks) <= kMostStripBlocks && layout.gathered == 0;
 }
 

@@ -101,6 +101,13 @@ class StripRing {
     return __shfl_sync(~0u, strip_, 0);
   }
 
+  /// That strip is in this piece, which is known. Pieces before may have made room for others since lane 0
+  /// looked for it in vain.
+  __device__ void begin_in(int piece) {
+    piece_ = max(piece_, piece);
+    fill();
+  }
+
   /// Lane 0 starts copies to all slots that are free, as far as strips are known: of the one that is
   /// multiplied, and of the next, which it takes for that.
   __device__ void fill() {
