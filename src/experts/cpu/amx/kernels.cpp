@@ -18,7 +18,7 @@ struct TileVector : PairVector {
 
 /// Where tiles overtake (docs/decisions/033-amx-few-tokens.md).
 constexpr TilesFrom kFaster{
-    .bf16 = 12, .mxfp4 = 4, .nvfp4 = 5, .mxfp8 = 7, .fp8_block128 = 7, .fp8_rows = 7, .int4 = 5};
+    .bf16 = 8, .mxfp4 = 4, .nvfp4 = 6, .mxfp8 = 5, .fp8_block128 = 5, .fp8_rows = 7, .int4 = 3};
 
 constexpr KernelTable kTable = with_tiles<TileVector>(make_table<TileVector, Fp4>(), kFaster);
 constexpr KernelTable kTilesTable = with_tiles<TileVector>(make_table<TileVector, Fp4>(), {});
