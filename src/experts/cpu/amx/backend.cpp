@@ -23,9 +23,9 @@ struct AmxTiles {
       InstructionList::set<instruction::Avx2, instruction::Fma, instruction::F16c, instruction::Avx512f,
                            instruction::Avx512bw, instruction::Avx512dq, instruction::Avx512vl,
                            instruction::Avx512vbmi, instruction::Avx512vnni, instruction::AmxBf16>();
-  /// Against cpu.avx512 on Sapphire Rapids: 1.3 to 1.9 times its time at one or two tokens an expert, a third
-  /// of it at 64, where decoding is the limit and not the tiles, whose peak is 17 times that of
-  /// multiply-adds.
+  /// Against the kernels of cpu.avx512 on Sapphire Rapids: 1.3 to 2.9 times their time at one token an
+  /// expert, a third of it at 64, where decoding is the limit and not the tiles, whose peak is 17 times that
+  /// of multiply-adds.
   static constexpr cpu::Arithmetic kArithmetic{.lanes = cpu::kAmxLanes, .rate = 3, .bandwidth = 0.5};
   static constexpr auto kWorkspaceBytes = cpu::bf16_terms_workspace_bytes;
   static const cpu::KernelTable* table() { return cpu::kAmxTilesTable; }
