@@ -15,4 +15,10 @@ std::vector<const Backend*> usable_backends(FeatureSet features = {});
 /// The definition itself, which sums in double.
 inline bool is_reference(const Backend& backend) { return backend.name == "reference"; }
 
+/// Whether a token has the same bits alone and in any batch. Where that is not declared nobody may test for
+/// it.
+inline bool is_batch_invariant(const Backend& backend) {
+  return backend.can.calls.has(CallModes::of<call::BatchInvariant>());
+}
+
 }  // namespace sluice::testing

@@ -194,15 +194,19 @@ TEST_P(LoraTest, OnMinusOffIsTheMergedDifference) {
   }
 }
 
-/// A token with an adapter, alone and among others, and in parts, has the same bits; a token without one has
-/// those of a call without adapters.
+/// A token with an adapter, alone and among others, and in parts, has the same bits where the backend says
+/// so; a token without one has those of a call without adapters.
 TEST_P(LoraTest, TokensDoNotSeeEachOther) {
   for (const Format format : formats()) {
     const Problem problem(plain(format), Numbers::noisy, {.tokens = 7});
     const Layer layer = problem.layer(backend());
     const Outputs together = problem.run(layer);
-    for (const int at_once : {1, 2, 5})
-      EXPECT_EQ(problem.run(layer, at_once), together) << problem.name() << ", " << at_once << " at once";
+    for (const int at_once : {1, 2, 5}) {
+      const Outputs parts = problem.run(layer, at_once);
+      problem.expect_right(parts);
+      if (!testing::is_batch_invariant(backend())) continue;
+      EXPECT_EQ(parts, together) << problem.name() << ", " << at_once << " at once";
+    }
     for (const int threads : {1, 3})
       EXPECT_EQ(problem.run(problem.layer(backend(), threads)), together)
           << problem.name() << ", " << threads << " threads";
@@ -230,7 +234,10 @@ TEST_P(LoraTest, ManyTokens) {
     const Layer layer = problem.layer(backend());
     const Outputs together = problem.run(layer);
     problem.expect_right(together);
-    EXPECT_EQ(problem.run(layer, 66), together) << problem.name();
+    const Outputs parts = problem.run(layer, 66);
+    problem.expect_right(parts);
+    if (!testing::is_batch_invariant(backend())) continue;
+    EXPECT_EQ(parts, together) << problem.name();
   }
 }
 

@@ -43,7 +43,8 @@ std::vector<float> over_ranks(const Backend& backend, const Problem& problem, co
                               const std::vector<Rank>& ranks, bool batched, int at_once);
 
 /// The flat call's bits; of the definition, which sums a token in double and rounds once where the ordered
-/// sum rounds every term, the definition within roundings.
+/// sum rounds every term, the definition within roundings; and so of a backend that is not batch invariant,
+/// as ranks that share an expert share its tokens.
 ::testing::AssertionResult is_right(const Backend& backend, const Problem& problem,
                                     const std::vector<float>& flat, const std::vector<float>& got);
 

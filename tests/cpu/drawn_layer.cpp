@@ -141,7 +141,8 @@ using Lines = std::unique_ptr<std::byte, FreeLines>;
 }  // namespace
 
 const Backend& backend_named(std::string_view name) {
-  for (const Backend* backend : {&kPortable8, &kPortable16, &kPortableInt8})
+  for (const Backend* backend :
+       {&kPortable8, &kPortable16, &kPortableInt8, &kPortableAmx, &kPortableAmxTiles})
     if (backend->name == name) return *backend;
   for (const Backend* backend : backends())
     if (backend->name == name) return *backend;

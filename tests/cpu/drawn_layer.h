@@ -20,8 +20,8 @@ const Backend& backend_named(std::string_view name);
 /// Empty when this machine can run the backend, otherwise the reason: "this machine lacks avx512f".
 std::string why_not(const Backend& backend);
 /// All that the tests run over.
-inline constexpr const char* kSubjects[] = {"cpu.avx2", "cpu.avx512", "cpu.avx512_bf16",
-                                            "cpu.amx",  "portable.8", "portable.16"};
+inline constexpr const char* kSubjects[] = {"cpu.avx2",      "cpu.avx512", "cpu.avx512_bf16", "cpu.amx",
+                                            "cpu.amx_tiles", "portable.8", "portable.16"};
 
 /// A set of experts that owns its weights.
 struct DrawnLayer {

@@ -31,7 +31,11 @@ ExpertsSpec rounding_spec(Format format) {
 
 class CpuInvariance : public Subject {};
 
+/// cpu.amx takes other kernels for experts of few tokens than for those of many (tiles_test.cpp).
+bool is_batch_invariant(const Backend& backend) { return backend.name != "cpu.amx"; }
+
 TEST_P(CpuInvariance, OfTheBatch) {
+  if (!is_batch_invariant(subject())) GTEST_SKIP() << "bits depend on how many tokens an expert has";
   for (Format format : formats()) {
     const ExpertsSpec spec = rounding_spec(format);
     const auto packed = pack(subject(), draw_layer(spec, Numbers::normal, 1), *team_);
@@ -50,6 +54,7 @@ TEST_P(CpuInvariance, OfTheBatch) {
 
 TEST_P(CpuInvariance, OfANeighbourThatIsNotFinite) {
   // A NaN has no digits (digits.h): its token takes another kernel, and only its token.
+  if (!is_batch_invariant(subject())) GTEST_SKIP() << "bits depend on how many tokens an expert has";
   for (const char* name : {"mxfp4", "nvfp4", "fp8_block128"}) {
     ExpertsSpec spec = rounding_spec(format_named(name));
     spec.experts = spec.local_experts = spec.top_k = 1;  // all tokens are in one tile
@@ -81,7 +86,7 @@ TEST_P(CpuInvariance, OfTheExecutor) {
 
 TEST_P(CpuInvariance, OfTheVectorWidth) {
   if (subject().name == "portable.8") GTEST_SKIP() << "it is what the others are compared with";
-  if (subject().name == "cpu.amx") GTEST_SKIP() << "tiles have an order of sums of their own";
+  if (subject().name.starts_with("cpu.amx")) GTEST_SKIP() << "tiles have an order of sums of their own";
   // Rows of bf16 have an order of sums of their own there; all others are as everywhere.
   const bool has_bf16_kernels = subject().name == "cpu.avx512_bf16";
   for (Format format : formats()) {

@@ -82,6 +82,7 @@ TEST(Keeping, OtherBytesComeWithAnotherVersion) {
       {"cpu.avx512_int8", {1, 0x8db3540257fa6ac9}},
       {"cpu.avx512_bf16", {1, 0x31a6358454853b33}},
       {"cpu.amx", {1, 0x31a6358454853b33}},
+      {"cpu.amx_tiles", {1, 0x31a6358454853b33}},
   };
   for (const Backend* backend : kept()) {
     std::uint64_t sum = 0;

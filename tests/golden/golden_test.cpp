@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "core/devices.h"
+#include "experts/backend.h"
 #include "sluice/plan.h"
 #include "tests/golden/models.h"
 
@@ -40,6 +41,13 @@ DeviceFacts avx512_processor() {
   facts.cores = 16;
   facts.read_gbps = 200;
   facts.peak_gflops = 3200;
+  return facts;
+}
+
+DeviceFacts amx_processor() {
+  DeviceFacts facts = avx512_processor();
+  facts.name = "a processor with AMX";
+  facts.has = facts.has.plus(InstructionList::set<instruction::AmxBf16, instruction::AmxInt8>());
   return facts;
 }
 
@@ -108,6 +116,20 @@ TEST(GoldenForced, PlansByName) {
       text +=
           explain(choose({.layer = layer, .device = device, .tokens = {1, 64}, .by_name = info.name})) + "\n";
   expect_golden("by_name", text);
+}
+
+/// Few tokens, some and many, from anybody and from callers to whom a token's company must not matter.
+TEST(GoldenTiles, PlansWithAndWithoutBatchInvariance) {
+  if (!built_as_the_files_were()) GTEST_SKIP() << "the files are written without kernels for cards";
+  const LayerSpec layer = models().front().layer;
+  std::string text;
+  for (const std::vector<CallMode>& calls :
+       {std::vector<CallMode>{}, {CallModes::of<call::BatchInvariant>()}})
+    for (const int tokens : {1, 16, 256})
+      text +=
+          explain(choose({.layer = layer, .device = amx_processor(), .tokens = {tokens}, .calls = calls})) +
+          "\n";
+  expect_golden("batch_invariant", text);
 }
 
 }  // namespace

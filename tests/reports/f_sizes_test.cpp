@@ -215,7 +215,9 @@ TEST(Reports, B62_NoWidthFallsBackToSomethingSlow) {
     for (const Backend* backend : fitting(toy.spec)) {
       const Layer layer = layer_on(*backend, toy);
       const Output out = run(layer, call);
-      EXPECT_EQ(run(layer, call, 1), out) << backend->name;
+      if (testing::is_batch_invariant(*backend)) {
+        EXPECT_EQ(run(layer, call, 1), out) << backend->name;
+      }
       EXPECT_LT(rel_l2(out.experts, definition), 2e-5) << backend->name << ", " << format.str();
     }
   }

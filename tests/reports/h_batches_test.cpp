@@ -104,7 +104,12 @@ TEST(Reports, B82_OffsetsBeyondTwoToTheThirtyOne) {
                  .experts_out = out.data(),
                  .workspace = workspace});
       const std::span<const float> sixth = std::span(out).subspan(5 * 32, 32), last = std::span(out).last(32);
-      EXPECT_TRUE(std::ranges::equal(sixth, last)) << backend->name << ", " << at_once;
+      // The last part of several is a batch of another size.
+      if (at_once == FarRows::kRows || testing::is_batch_invariant(*backend)) {
+        EXPECT_TRUE(std::ranges::equal(sixth, last)) << backend->name << ", " << at_once;
+      } else {
+        EXPECT_LT(rel_l2(last, sixth), 1e-6) << backend->name << ", " << at_once;
+      }
       EXPECT_GT(norm(last), 0) << backend->name << ", " << at_once;
       // Rows of zeros between.
       EXPECT_EQ(std::ranges::count(out, 0.0f), std::ssize(out) - 96) << backend->name << ", " << at_once;

@@ -148,7 +148,12 @@ TEST(Reports, B92_TheWorkspaceIsAskedForAndACapSplitsTheCall) {
         << backend->name;
     for (const int fits : {1, 50, 127}) {
       Guarded capped(layer.workspace_bytes(fits));
-      EXPECT_EQ(run_in(layer, call, capped.inside()), whole) << backend->name << ", " << fits << " at once";
+      const Output parts = run_in(layer, call, capped.inside());
+      if (testing::is_batch_invariant(*backend)) {
+        EXPECT_EQ(parts, whole) << backend->name << ", " << fits << " at once";
+      } else {
+        EXPECT_LT(rel_l2(parts.experts, whole.experts), 1e-6) << backend->name << ", " << fits << " at once";
+      }
       EXPECT_TRUE(capped.intact()) << backend->name;
     }
   }

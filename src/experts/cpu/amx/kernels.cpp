@@ -16,10 +16,16 @@ struct TileVector : PairVector {
   using Tiles = cpu::Tiles;
 };
 
-constexpr KernelTable kTable = with_tiles<TileVector>(make_table<TileVector, Fp4>());
+/// Where tiles overtake (docs/decisions/033-amx-few-tokens.md).
+constexpr TilesFrom kFaster{
+    .bf16 = 8, .mxfp4 = 4, .nvfp4 = 6, .mxfp8 = 5, .fp8_block128 = 5, .fp8_rows = 7, .int4 = 3};
+
+constexpr KernelTable kTable = with_tiles<TileVector>(make_table<TileVector, Fp4>(), kFaster);
+constexpr KernelTable kTilesTable = with_tiles<TileVector>(make_table<TileVector, Fp4>(), {});
 
 }  // namespace
 
 const KernelTable* const kAmxTable = &kTable;
+const KernelTable* const kAmxTilesTable = &kTilesTable;
 
 }  // namespace sluice::cpu

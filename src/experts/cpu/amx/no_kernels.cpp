@@ -5,5 +5,6 @@
 namespace sluice::cpu {
 
 const KernelTable* const kAmxTable = nullptr;
+const KernelTable* const kAmxTilesTable = nullptr;
 
 }  // namespace sluice::cpu

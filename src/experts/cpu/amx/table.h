@@ -8,7 +8,8 @@ namespace sluice::cpu {
 
 inline constexpr int kAmxLanes = 16;
 
-/// Null in a build without these kernels.
+/// Experts of few tokens by the kernels of cpu.avx512, or none; null in a build without these kernels.
 extern const KernelTable* const kAmxTable;
+extern const KernelTable* const kAmxTilesTable;
 
 }  // namespace sluice::cpu

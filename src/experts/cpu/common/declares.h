@@ -3,6 +3,7 @@
 // what those cost.
 #pragma once
 
+#include <algorithm>
 #include <utility>
 
 #include "experts/backend.h"
@@ -34,6 +35,8 @@ inline constexpr NameSet<struct CallModeTag> kCalls =
 ///
 ///   kName, kUses         as in Backend and Capability
 ///   kArithmetic          what its products cost, and the lanes that it packs for
+///   kOfFewTokens         the same of an expert's few tokens, where those are multiplied otherwise: the
+///                        cheaper one is what a call costs
 ///   kWorkspaceBytes      workspace_bytes, or that of rows which are also kept as bf16
 ///   table()              its kernels; null in a build without them
 ///   backend()            the object that declare makes
@@ -49,7 +52,10 @@ struct Declared {
     return cpu::packed_bytes(spec, Of::kArithmetic.lanes);
   }
   static double estimate_us(const ExpertsSpec& spec, const DeviceFacts& device, int tokens) {
-    return cpu::estimate_us(spec, device, tokens, Of::kArithmetic);
+    const double us = cpu::estimate_us(spec, device, tokens, Of::kArithmetic);
+    if constexpr (requires { Of::kOfFewTokens; })
+      return std::min(us, cpu::estimate_us(spec, device, tokens, Of::kOfFewTokens));
+    return us;
   }
   static void run(const PackedExperts& packed, const Forward& call) {
     cpu::forward(*Of::table(), packed, call);

@@ -14,7 +14,7 @@ struct FormatKernel {
   Multiply KernelTable::*multiply = nullptr;
   DigitKernels KernelTable::*digits = nullptr;      // used where there are any
   IntegerKernels KernelTable::*integers = nullptr;  // of integers, which have nothing of the above
-  Multiply Bf16Kernels::*bf16 = nullptr;            // used for rows of bf16 where the table has any
+  Bf16Kernel Bf16Kernels::*bf16 = nullptr;          // used for rows of bf16 where the table has any
 };
 
 template <class F>

@@ -8,16 +8,14 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "core/bits.h"
 #include "experts/cpu/common/activate.h"
 #include "experts/cpu/common/bf16_pairs.h"
 #include "experts/cpu/common/lora.h"
 #include "experts/cpu/common/packed.h"
+#include "experts/cpu/common/read_row.h"
 #include "experts/cpu/common/to_digits.h"
 #include "experts/cpu/common/to_int8.h"
 #include "experts/cpu/common/workspace.h"
-#include "format/bf16.h"
-#include "format/f16.h"
 #include "routing/group.h"
 
 namespace sluice::cpu {
@@ -77,19 +75,6 @@ void group_slots(Call& call) {
 
 // ---- staging
 
-template <class Element, class ToFloat>
-void to_floats(const std::byte* row, int count, ToFloat to_float, float* out) {
-  for (int i = 0; i < count; ++i) out[i] = to_float(load<Element>(row + sizeof(Element) * i));
-}
-
-void read_row(const RowsView& rows, int row, float* out) {
-  const std::byte* at = rows.data + row * rows.row_stride;
-  if (rows.dtype == DType::bf16) return to_floats<std::uint16_t>(at, rows.width, format::bf16_to_float, out);
-  if (rows.dtype == DType::f16) return to_floats<std::uint16_t>(at, rows.width, format::f16_to_float, out);
-  to_floats<float>(
-      at, rows.width, [](float value) { return value; }, out);
-}
-
 /// The expert of a position, of those that are here.
 std::int32_t local_of(const Call& call, int position) {
   return local_expert(call.forward.routing.ids[call.work.slots[position]], call.forward.expert_map,
@@ -102,8 +87,8 @@ void gather(const Call& call, const Stream& stream, int position, const float* r
   for (int i = 0; i < stream.padded_columns(); ++i) out[i] = order[i] < 0 ? 0.0f : row[order[i]];
 }
 
-// A row is read as terms of bf16 where it is as few as the stream's kernels know, else as digits where it and
-// the stream have such, else as float32.
+// A row is read as terms of bf16 where it is as few as the stream's kernels know and its expert has tokens
+// enough for them, else as digits where it and the stream have such, else as float32.
 
 const IntegerKernels::OfPart& integer_kernels(const Call& call, const Stream& stream) {
   const IntegerKernels& kernels = call.table.*stream.format.integers;
@@ -112,14 +97,14 @@ const IntegerKernels::OfPart& integer_kernels(const Call& call, const Stream& st
                                                  : kernels.halves;
 }
 
-Multiply bf16_kernel(const Call& call, const Stream& stream) {
-  if (stream.pairs == 0) return nullptr;
+Bf16Kernel bf16_kernel(const Call& call, const Stream& stream) {
+  if (stream.pairs == 0) return {};
   if (stream.is_integer()) return integer_kernels(call, stream).bf16;
-  return stream.format.bf16 == nullptr ? nullptr : call.table.bf16_pairs.*stream.format.bf16;
+  return stream.format.bf16 == nullptr ? Bf16Kernel{} : call.table.bf16_pairs.*stream.format.bf16;
 }
 
 bool reads_bf16(const Call& call, const Stream& stream, const Staged& from, int position) {
-  return from.bf16 != nullptr && from.terms[position] != 0 && bf16_kernel(call, stream) != nullptr;
+  return from.bf16 != nullptr && from.terms[position] != 0 && bf16_kernel(call, stream).multiply != nullptr;
 }
 
 /// Columns that a stream's kernels read as digits, or as int8.
@@ -165,12 +150,18 @@ bool stages_words(const Call& call, const Stream& stream, int of_expert) {
          (!shared || (reads_words(layout.gate) && reads_words(layout.up)));
 }
 
-void stage_bf16(const Call& call, const Readers& readers, const Staged& to, int position) {
+/// Readers of one row all take terms, or none of them does.
+void stage_bf16(const Call& call, const Readers& readers, const Staged& to, int position, int of_expert) {
   if (to.bf16 == nullptr) return;
-  int columns = 0;
-  for (const Stream* stream : {readers.stream, readers.gate})
-    if (stream != nullptr && bf16_kernel(call, *stream) != nullptr)
-      columns = std::max(columns, stream->bf16_columns());
+  int columns = 0, from = 1;
+  for (const Stream* stream : {readers.stream, readers.gate}) {
+    if (stream == nullptr) continue;
+    const Bf16Kernel kernel = bf16_kernel(call, *stream);
+    if (kernel.multiply == nullptr) continue;
+    columns = std::max(columns, stream->bf16_columns());
+    from = std::max(from, kernel.from);
+  }
+  if (of_expert < from) columns = 0;
   const TermsOut out{to.bf16 + position * to.bf16_stride, to.bf16_term, call.table.bf16_pairs.terms};
   to.terms[position] = static_cast<std::int8_t>(
       columns == 0 ? 0 : to_bf16_terms(to.row(position), columns, readers.stream->bf16_order(), out));
@@ -181,13 +172,13 @@ void stage_bf16(const Call& call, const Readers& readers, const Staged& to, int 
 void stage_for(const Call& call, const Stream& stream, const Staged& to, int position, const float* row) {
   if (stream.gathers()) gather(call, stream, position, row, to.row(position));
   const Readers all = readers(call, stream, to);
-  stage_bf16(call, all, to, position);
+  const std::int32_t local = local_of(call, position);
+  const int of_expert = call.work.offsets[local + 1] - call.work.offsets[local];
+  stage_bf16(call, all, to, position, of_expert);
   const int columns = std::max(digit_columns(call, stream, to, position),
                                all.gate == nullptr ? 0 : digit_columns(call, *all.gate, to, position));
   if (columns == 0) return;
-  const Workspace& work = call.work;
-  const std::int32_t local = local_of(call, position);
-  const bool words = stages_words(call, stream, work.offsets[local + 1] - work.offsets[local]);
+  const bool words = stages_words(call, stream, of_expert);
   std::byte* out = to.digits + position * to.digits_stride;
   to.fixed[position] = to_digits(call, to.row(position), columns, words, out);
 }
@@ -277,7 +268,7 @@ bool one_by_one(const Call& call, const Stream& stream, int of_expert) {
 
 Multiply kernel_for(const Call& call, const Stream& stream, const Tokens& tokens) {
   const auto form = form_of(call, stream, tokens.from, tokens.first).kind;
-  if (form == Form::bf16) return bf16_kernel(call, stream);
+  if (form == Form::bf16) return bf16_kernel(call, stream).multiply;
   if (form == Form::digits) {
     const DigitKernels& digits = digit_kernels(call, stream);
     return one_by_one(call, stream, tokens.of_expert) ? digits.one : digits.several;

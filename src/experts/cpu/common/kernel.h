@@ -53,22 +53,28 @@ struct DigitKernels {
   bool several_reads_words = false;
 };
 
+/// A kernel that reads pairs of bf16, where there is one. Experts with fewer than `from` tokens are
+/// multiplied as if there were none: what few tokens wait for is not the products.
+struct Bf16Kernel {
+  Multiply multiply = nullptr;
+  int from = 1;
+};
+
 /// Kernels of one width of integers, by the columns that a scale covers of a step (layout.h): 32, or 16.
 struct IntegerKernels {
   struct OfPart {
     Multiply multiply;
     DigitKernels digits;
-    Multiply bf16 = nullptr;
+    Bf16Kernel bf16{};
   };
   OfPart wholes, halves;
   OfPart minimums{};  // wholes with a minimum; of 4 and 5 bits
 };
 
-/// Kernels that read pairs of bf16, by layout; null where an instruction set has none. They read rows that
-/// are sums of up to `terms` rows of bf16; 0 where there are none.
+/// Kernels that read pairs of bf16, by layout. They read rows that are sums of up to `terms` rows of bf16; 0
+/// where there are none.
 struct Bf16Kernels {
-  Multiply bf16 = nullptr, mxfp4 = nullptr, nvfp4 = nullptr, mxfp8 = nullptr, fp8_block128 = nullptr,
-           fp8_rows = nullptr;
+  Bf16Kernel bf16{}, mxfp4{}, nvfp4{}, mxfp8{}, fp8_block128{}, fp8_rows{};
   int terms = 0;
 };
 

@@ -7,8 +7,8 @@
 //   V::Tiles  configure, load, dot, ... (tiles_amx.h)
 //
 // Weights are decoded into a panel in the second-level cache's reach, in the order in which a tile takes
-// them, and every token of the call reads it, one token alone too: decoding and a tile take less time than
-// memory does. So a token's sums depend on the columns alone, never on its company.
+// them, and every token of the call reads it. A token's sums depend on the columns alone, never on its
+// company. A table may still leave experts of few tokens to its other kernels (TilesFrom), which wait less.
 //
 // Scales are multiplied into the weights where the product is a bf16 (4-bit and 8-bit floats times a power of
 // two, e2m1 times e4m3). A row is then one chain of tiles from end to end. Others end a chain where a scale
@@ -272,23 +272,33 @@ void multiply_int4_tiles(const Multiplication& a) {
   TileProduct<V, Int4Source<V, kDigitColumns, false>, Scaling::sums>::run(a);
 }
 
+/// Tokens of an expert from which on tiles multiply them, by layout.
+struct TilesFrom {
+  int bf16 = 1, mxfp4 = 1, nvfp4 = 1, mxfp8 = 1, fp8_block128 = 1, fp8_rows = 1, int4 = 1;
+};
+
 /// A table with kernels for rows of up to three terms.
 template <class V>
-constexpr KernelTable with_tiles(KernelTable table) {
+constexpr KernelTable with_tiles(KernelTable table, const TilesFrom& from) {
   constexpr auto kFit = Scaling::weights_where_they_fit;
   table.bf16_pairs = {
-      .bf16 = UnmarkedPairs<V, TileProduct<V, Bf16Source<V>, Scaling::weights>>::run,
-      .mxfp4 = TileProduct<V, LayoutSource<V, Decoder<kMxfp4, E2m1Pairs<V, 32>, E8m0Scale<V>>>, kFit>::run,
-      .nvfp4 = TileProduct<V, LayoutSource<V, Decoder<kNvfp4, E2m1Pairs<V, 16>, E4m3Scale<V>>>,
-                           Scaling::weights>::run,
-      .mxfp8 = TileProduct<V, LayoutSource<V, Decoder<kMxfp8, E4m3Pairs<V, 32>, E8m0Scale<V>>>, kFit>::run,
-      .fp8_block128 = TileProduct<V, LayoutSource<V, Decoder<kFp8Block128, E4m3Pairs<V, 32>, FloatScale<V>>>,
-                                  Scaling::sums>::run,
-      .fp8_rows = TileProduct<V, LayoutSource<V, Decoder<kFp8Rows, E4m3Pairs<V, 16>, NoScale<V>>>,
-                              Scaling::weights>::run,
+      .bf16 = {UnmarkedPairs<V, TileProduct<V, Bf16Source<V>, Scaling::weights>>::run, from.bf16},
+      .mxfp4 = {TileProduct<V, LayoutSource<V, Decoder<kMxfp4, E2m1Pairs<V, 32>, E8m0Scale<V>>>, kFit>::run,
+                from.mxfp4},
+      .nvfp4 = {TileProduct<V, LayoutSource<V, Decoder<kNvfp4, E2m1Pairs<V, 16>, E4m3Scale<V>>>,
+                            Scaling::weights>::run,
+                from.nvfp4},
+      .mxfp8 = {TileProduct<V, LayoutSource<V, Decoder<kMxfp8, E4m3Pairs<V, 32>, E8m0Scale<V>>>, kFit>::run,
+                from.mxfp8},
+      .fp8_block128 = {TileProduct<V, LayoutSource<V, Decoder<kFp8Block128, E4m3Pairs<V, 32>, FloatScale<V>>>,
+                                   Scaling::sums>::run,
+                       from.fp8_block128},
+      .fp8_rows = {TileProduct<V, LayoutSource<V, Decoder<kFp8Rows, E4m3Pairs<V, 16>, NoScale<V>>>,
+                               Scaling::weights>::run,
+                   from.fp8_rows},
       .terms = 3,
   };
-  table.int4.wholes.bf16 = multiply_int4_tiles<V>;
+  table.int4.wholes.bf16 = {multiply_int4_tiles<V>, from.int4};
   return table;
 }
 

@@ -232,17 +232,17 @@ void multiply_int4(const Multiplication& a) {
 template <class V>
 constexpr KernelTable with_bf16(KernelTable table) {
   table.bf16_pairs = {
-      .bf16 = UnmarkedPairs<V, Bf16Product<V, Bf16Source<V>>>::run,
-      .mxfp4 = Bf16Product<V, LayoutSource<V, Decoder<kMxfp4, E2m1Pairs<V, 32>, E8m0Scale<V>>>>::run,
-      .nvfp4 = Bf16Product<V, LayoutSource<V, Decoder<kNvfp4, E2m1Pairs<V, 16>, E4m3Scale<V>>>>::run,
-      .mxfp8 = Bf16Product<V, LayoutSource<V, Decoder<kMxfp8, E4m3Pairs<V, 32>, E8m0Scale<V>>>>::run,
+      .bf16 = {UnmarkedPairs<V, Bf16Product<V, Bf16Source<V>>>::run},
+      .mxfp4 = {Bf16Product<V, LayoutSource<V, Decoder<kMxfp4, E2m1Pairs<V, 32>, E8m0Scale<V>>>>::run},
+      .nvfp4 = {Bf16Product<V, LayoutSource<V, Decoder<kNvfp4, E2m1Pairs<V, 16>, E4m3Scale<V>>>>::run},
+      .mxfp8 = {Bf16Product<V, LayoutSource<V, Decoder<kMxfp8, E4m3Pairs<V, 32>, E8m0Scale<V>>>>::run},
       .fp8_block128 =
-          Bf16Product<V, LayoutSource<V, Decoder<kFp8Block128, E4m3Pairs<V, 32>, FloatScale<V>>>>::run,
-      .fp8_rows = Bf16Product<V, LayoutSource<V, Decoder<kFp8Rows, E4m3Pairs<V, 16>, NoScale<V>>>>::run,
+          {Bf16Product<V, LayoutSource<V, Decoder<kFp8Block128, E4m3Pairs<V, 32>, FloatScale<V>>>>::run},
+      .fp8_rows = {Bf16Product<V, LayoutSource<V, Decoder<kFp8Rows, E4m3Pairs<V, 16>, NoScale<V>>>>::run},
       .terms = 1,
   };
-  table.int4.wholes.bf16 = multiply_int4<V, 32>;
-  table.int4.halves.bf16 = multiply_int4<V, 16>;
+  table.int4.wholes.bf16 = {multiply_int4<V, 32>};
+  table.int4.halves.bf16 = {multiply_int4<V, 16>};
   return table;
 }
 
