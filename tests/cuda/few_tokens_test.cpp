@@ -130,9 +130,9 @@ TEST_P(FewTokensTest, FewLocalExperts) {
 TEST_P(FewTokensTest, EveryFormatAndWideRows) {
   constexpr int kWide = cuda::kBlockColumns * (cuda::kMostSliceBlocks + 2);
   for (const Format format : conformance::members(backend().can.weights)) {
-    SCOPED_TRACE(format.name());
     const Case narrow = case_of({.all = 64, .top_k = 4}, format),
                wide = case_of({.all = 16, .top_k = 4}, format, kWide);
+    SCOPED_TRACE(narrow.name);
     if (cuda::has_strips_kernel(cuda::expert_layout(narrow.spec.routed).up.storage)) {
       EXPECT_TRUE(takes_one_launch(narrow.spec.routed, cuda::kStripSlots / 4));
       EXPECT_TRUE(takes_one_launch(wide.spec.routed, cuda::kFewestStripSlots / 4));
