@@ -10,11 +10,6 @@
 
 namespace sluice::cuda {
 
-struct SmallTile {
-  std::uint16_t expert, first, count;
-  std::uint16_t source;  // of a down tile: the up tile that its inputs come from
-};
-
 /// Of shared memory.
 struct DecodeLists {
   std::int16_t local[kMostDecodeSlots];  // of a slot

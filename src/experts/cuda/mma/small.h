@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/hd.h"
 #include "experts/cuda/common/layout.h"
 #include "experts/cuda/common/terms.h"
 
@@ -41,10 +42,25 @@ constexpr int input_row_bytes(int k_blocks) { return k_blocks * 2 * kBlockColumn
 /// A token of three terms fits.
 inline constexpr int kMostStripBlocks = (kStripInputBytes / kMostTerms - 64) / (2 * kBlockColumns);
 
-/// An expert with many tokens has several tiles of the down product, two tokens each, and unpacks its weights
-/// for every one: with four slots an expert the one launch was a quarter slower than four on an H200, with
-/// two it was as fast. Calls of so few slots take it whatever the experts are.
-inline constexpr int kMostSlotsOfExpert = 2, kFewSlots = 64;
+/// An expert with many tokens has several tiles of the down product, of two to four tokens, and unpacks its
+/// weights for every one. With four slots an expert the one launch was still ahead of four (qwen3-235b at 64
+/// tokens on one H200, us: 486 for 525 in MXFP4, 486 for 516 in INT4). Calls of so few slots take it whatever
+/// the experts are.
+inline constexpr int kMostSlotsOfExpert = 4, kFewSlots = 64;
+
+/// Neighbouring positions of one expert, which a product computes together.
+struct SmallTile {
+  std::uint16_t expert, first, count;
+  std::uint16_t source;  // of a down tile: the up tile that its first position's input comes from
+};
+
+/// The up tile that the input of a down tile's last position comes from: tiles of the two products need not
+/// end together, and one of the down product may begin in an up tile and end in the next but one.
+SLUICE_HD constexpr int last_source(const SmallTile* up_tiles, const SmallTile& down) {
+  int tile = down.source;
+  while (up_tiles[tile].first + up_tiles[tile].count < down.first + down.count) ++tile;
+  return tile;
+}
 
 struct CallSize {
   int tokens, top_k, local_experts;

@@ -100,7 +100,9 @@ __device__ void share_out(const Decode& d, StripsShared<kStorage>& shared) {
     const Product& p = d.products[at.product];
     const SmallTile tile = shared.lists.tiles[at.product][at.tile];
     if (p.down) {
-      if (one) wait_until(d.counters->ready[shared.launch] + tile.source, d.products[0].weights.strips);
+      const int last = last_source(shared.lists.tiles[0], tile);
+      for (int source = tile.source; one && source <= last; ++source)
+        wait_until(d.counters->ready[shared.launch] + source, d.products[0].weights.strips);
       __syncwarp();
     }
     copy_inputs<kStorage>(d, p, shared.lists, tile, shared_address(shared.inputs[buffer]));
