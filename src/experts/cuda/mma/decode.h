@@ -15,8 +15,8 @@ inline constexpr int kDecodeKernels = 2;
 
 inline constexpr int kDecodeWarps = 8, kDecodeThreads = 32 * kDecodeWarps;
 
-/// Tokens of a tile: as many as the eight columns of a product hold, with their terms. A tile of two lies in one
-/// of eight.
+/// Tokens of a tile: as many as the eight columns of a product hold, with their terms. A tile of two lies in
+/// one of eight.
 constexpr int slice_tokens(int terms) { return terms == 1 ? 8 : 2; }
 
 /// Warps of a block that multiply whole strips; one more shares out their work and copies their inputs. A
