@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // cuda.mma: experts on any card from SM80 up. Weights stay quantised in the card's memory and become bf16
 // exactly in registers; inputs and intermediates are sums of bf16 that lose nothing; sums are float32.
-// cuda.decode is that with a kernel for few tokens beside, which computes a layer of quantised weights in
+// cuda.decode is that with two kernels for few tokens beside, which compute a layer of quantised weights in
 // one launch on cards with bulk copies. The kernels sum in different orders, so a token's bits depend on
 // which of them its batch takes. cuda.rounded is cuda.mma with the intermediate rounded to bf16, as models
 // keep it: the down product then multiplies it once and not as three bf16. Its calls of many tokens leave

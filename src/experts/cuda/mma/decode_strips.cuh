@@ -38,7 +38,7 @@ struct BlockPart {
 };
 
 /// Adds the products of a block to the sums of each of the products of its columns.
-template <Storage kStorage, Spread kSpread>
+template <Storage kStorage, TokenSpread kSpread>
 __device__ void multiply_block(const BlockPart<kStorage>& block, const InputColumns<kSpread>& inputs, int at,
                                float (&sums)[InputColumns<kSpread>::kProducts][4]) {
   constexpr int kProducts = InputColumns<kSpread>::kProducts;
@@ -75,7 +75,7 @@ __device__ inline float add_terms(float first, float second, float third) {
 }
 
 /// What becomes of a strip's sums. One warp.
-template <Storage kStorage, Spread kSpread>
+template <Storage kStorage, TokenSpread kSpread>
 __device__ void finish_sums(const Product& p, const DecodeLists& lists, const SmallTile& tile, int strip,
                             const RowEnds& ends, const float (&sums)[InputColumns<kSpread>::kProducts][4]) {
   const int lane = static_cast<int>(threadIdx.x) % kLanes, g = lane / 4, t = lane % 4;
@@ -86,12 +86,12 @@ __device__ void finish_sums(const Product& p, const DecodeLists& lists, const Sm
                                          {upper, lower});
   };
   const float(&s)[4] = sums[0];
-  if constexpr (kSpread == Spread::tokens) {
+  if constexpr (kSpread == TokenSpread::tokens) {
     const bool twice = tile.count <= 4;  // a token's columns are both of the lane's
 #pragma unroll 1
     for (int i = 0; i < (twice ? 1 : 2); ++i)
       write(twice ? t : 2 * t + i, i == 0 ? s[0] : s[1], i == 0 ? s[2] : s[3]);
-  } else if constexpr (kSpread == Spread::triples) {
+  } else if constexpr (kSpread == TokenSpread::triples) {
     // Columns 0 to 2 are terms of the first token, in lanes 0 and 1 of a quad; 3 to 5 of the second.
     const float x = __shfl_down_sync(~0u, s[0], 1), y = __shfl_down_sync(~0u, s[1], 1);
     const float z = __shfl_down_sync(~0u, s[2], 1), w = __shfl_down_sync(~0u, s[3], 1);
@@ -104,7 +104,7 @@ __device__ void finish_sums(const Product& p, const DecodeLists& lists, const Sm
 }
 
 /// A strip of a tile whose inputs are there.
-template <Storage kStorage, Spread kSpread>
+template <Storage kStorage, TokenSpread kSpread>
 __device__ void multiply_strip(const Product& p, const DecodeLists& lists, const SmallTile& tile, int strip,
                                std::uint32_t tile_inputs, StripRing<kStorage>& ring) {
   // Asked for here, so that they are there at the end.
@@ -156,11 +156,11 @@ __device__ void multiply_strips(const Decode& d, StripsShared<kStorage>& shared)
     const std::uint32_t inputs = shared_address(shared.inputs[number % 2]);
     wait_for(shared_address(&shared.inputs_full[number % 2]), number / 2 % 2);
     if (p.input.terms == 1)
-      multiply_strip<kStorage, Spread::tokens>(p, shared.lists, tile, at, inputs, ring);
+      multiply_strip<kStorage, TokenSpread::tokens>(p, shared.lists, tile, at, inputs, ring);
     else if (tile.count <= 2)
-      multiply_strip<kStorage, Spread::triples>(p, shared.lists, tile, at, inputs, ring);
+      multiply_strip<kStorage, TokenSpread::triples>(p, shared.lists, tile, at, inputs, ring);
     else
-      multiply_strip<kStorage, Spread::pairs>(p, shared.lists, tile, at, inputs, ring);
+      multiply_strip<kStorage, TokenSpread::pairs>(p, shared.lists, tile, at, inputs, ring);
     if (!p.down) count_up(d.counters->ready[shared.launch] + up_tile);
   }
 }

@@ -113,12 +113,12 @@ __device__ void share_out(const Decode& d, StripsShared<kStorage>& shared) {
 /// How tokens lie in the eight columns of a product: one each, or up to four of them in two each, so that
 /// four lanes end up with one; two with their three terms; or four with two terms, and the third in a second
 /// product.
-enum class Spread { tokens, triples, pairs };
+enum class TokenSpread { tokens, triples, pairs };
 
 /// Where a lane finds the columns that it multiplies. Columns beyond the tokens repeat one of them.
-template <Spread kSpread>
+template <TokenSpread kSpread>
 struct InputColumns {
-  static constexpr int kProducts = kSpread == Spread::pairs ? 2 : 1;
+  static constexpr int kProducts = kSpread == TokenSpread::pairs ? 2 : 1;
   SharedBytes of[kProducts];
 
   __device__ InputColumns(std::uint32_t inputs, int row_bytes, int count) {
@@ -126,9 +126,9 @@ struct InputColumns {
     const auto at = [&](int row) {
       return SharedBytes{inputs + static_cast<std::uint32_t>(row * row_bytes + t * 16)};
     };
-    if constexpr (kSpread == Spread::tokens) {
+    if constexpr (kSpread == TokenSpread::tokens) {
       of[0] = at(min(count <= 4 ? g / 2 : g, count - 1));
-    } else if constexpr (kSpread == Spread::triples) {
+    } else if constexpr (kSpread == TokenSpread::triples) {
       of[0] = at(min(g, kMostTerms * count - 1));
     } else {
       const int token = min(g / 2, count - 1);
