@@ -27,10 +27,14 @@ struct Experts {
   int here = 0;  // 0: all; else the first
 };
 
-Case case_of(const Experts& experts, Format format = Formats::of<format::Mxfp4>(), int hidden = 160) {
+struct Widths {
+  int hidden = 160, intermediate = 64;
+};
+
+Case case_of(const Experts& experts, Format format = Formats::of<format::Mxfp4>(), Widths widths = {}) {
   Case made = conformance::make_case(format, format, Activations::of<activation::Silu>(),
                                      Features::set<feature::GateUpBias, feature::DownBias, feature::Limit>(),
-                                     {.hidden = hidden, .intermediate = 64});
+                                     {.hidden = widths.hidden, .intermediate = widths.intermediate});
   ExpertsSpec& routed = made.spec.routed;
   routed.experts = routed.local_experts = made.spec.router.experts = experts.all;
   routed.top_k = made.spec.router.top_k = experts.top_k;
@@ -128,10 +132,10 @@ TEST_P(FewTokensTest, FewLocalExperts) {
 
 /// As many slots as the kernel for whole strips takes, and rows that are too wide for that for slices.
 TEST_P(FewTokensTest, EveryFormatAndWideRows) {
-  constexpr int kWide = cuda::kBlockColumns * (cuda::kMostSliceBlocks + 2);
+  constexpr Widths kWide = {.hidden = cuda::kBlockColumns * (cuda::kMostSliceBlocks + 2)};
   for (const Format format : conformance::members(backend().can.weights)) {
-    const Case narrow = case_of({.all = 64, .top_k = 4}, format),
-               wide = case_of({.all = 16, .top_k = 4}, format, kWide);
+    const Case narrow = case_of({.all = 16, .top_k = 4}, format),
+               wide = case_of({.all = 4, .top_k = 4}, format, kWide);
     SCOPED_TRACE(narrow.name);
     if (cuda::has_strips_kernel(cuda::expert_layout(narrow.spec.routed).up.storage)) {
       EXPECT_TRUE(takes_one_launch(narrow.spec.routed, cuda::kStripSlots / 4));
@@ -142,6 +146,26 @@ TEST_P(FewTokensTest, EveryFormatAndWideRows) {
     expect_right(Problem(narrow, Numbers::exact, {.tokens = cuda::kStripSlots / 4, .dtype = DType::f32}));
     expect_right(Problem(wide, Numbers::noisy, {.tokens = cuda::kFewestStripSlots / 4, .dtype = DType::f32}));
     expect_right(Problem(wide, Numbers::noisy, {.tokens = cuda::kFewestStripSlots / 4 - 1}));
+  }
+}
+
+/// Rows of the down product of which no token's inputs fit: they are multiplied in parts, the last of them
+/// shorter, and columns are missing in its last block.
+TEST_P(FewTokensTest, RowsInParts) {
+  constexpr int kBlocks = cuda::kMostStripBlocks + 2, kColumns = kBlocks * cuda::kBlockColumns - 32;
+  constexpr int kParts = cuda::down_parts(kBlocks);
+  static_assert(kParts > 2 && kBlocks % kParts != 0);
+  for (const Format format : {Formats::of<format::Mxfp4>(), Formats::of<format::Nvfp4>(),
+                              Formats::of<format::Fp8Channel>(), Formats::of<format::Int8>()}) {
+    // 8 bits take the one launch with up to one slot an expert.
+    const int experts =
+        format == Formats::of<format::Mxfp4>() || format == Formats::of<format::Nvfp4>() ? 4 : 16;
+    const Case made = case_of({.all = experts, .top_k = 2}, format, {.hidden = 64, .intermediate = kColumns});
+    SCOPED_TRACE(made.name);
+    EXPECT_TRUE(takes_one_launch(made.spec.routed, cuda::kFewestStripSlots / 2));
+    for (const DType dtype : {DType::bf16, DType::f32})
+      expect_right(Problem(made, Numbers::noisy, {.tokens = cuda::kFewestStripSlots / 2, .dtype = dtype}));
+    expect_right(Problem(made, Numbers::exact, {.tokens = cuda::kFewestStripSlots / 2}));
   }
 }
 

@@ -47,6 +47,8 @@ struct Decode {
   const std::int32_t* expert_map;  // [experts] -> local or -1; null: the same
   int slots, top_k, experts, local_experts;
   bool rows_are_slots;  // rows of the input are those of slots, not of tokens
+  int parts;            // of rows of the down product (down_parts); their sums are [parts, slots, width]
+  int part_blocks[2];   // of a part of the products' rows; the last may have fewer
   Product products[2];  // up and down
   DecodeCounters* counters;
   const float* weights;  // [slots] of the sum; null: ones
@@ -62,7 +64,7 @@ struct DecodeKernel {
 };
 /// For a storage of 4 bits and up to kMostSliceBlocks.
 DecodeKernel slices_kernel(Storage storage, int k_blocks);
-/// For a storage of up to 8 bits and up to kMostStripBlocks.
+/// For a storage of up to 8 bits and up to kMostStripBlocks of the up product.
 DecodeKernel strips_kernel(Storage storage);
 
 DecodeKernel slices_fp4_e8m0(int k_blocks);

@@ -13,6 +13,14 @@ __device__ inline int arrive_in_launch(const Decode& d) {
   return static_cast<int>(atomicAdd(&d.counters->arrivals, 1ull) / gridDim.x % 2);
 }
 
+/// A column of a slot's output, of the parts of its row.
+__device__ inline float whole_of(const Decode& d, const float* row) {
+  const std::size_t part = static_cast<std::size_t>(d.slots) * d.products[1].epilogue.out_stride;
+  float whole = __ldcg(row);
+  for (int k = 1; k < d.parts; ++k) whole = __fadd_rn(whole, __ldcg(row + k * part));
+  return whole;
+}
+
 /// Tokens, as combine_rows sums them.
 __device__ inline void combine_share(const Decode& d, const DecodeLists& lists) {
   const std::int64_t all = std::int64_t{d.tokens} * d.width;
@@ -25,7 +33,7 @@ __device__ inline void combine_share(const Decode& d, const DecodeLists& lists) 
       const float weight = d.weights == nullptr ? 1.0f : d.weights[slot];
       const float* row =
           d.products[1].epilogue.out + static_cast<std::size_t>(slot) * d.products[1].epilogue.out_stride;
-      sum = __fadd_rn(sum, __fmul_rn(weight, __ldcg(row + column)));
+      sum = __fadd_rn(sum, __fmul_rn(weight, whole_of(d, row + column)));
     }
     d.out[i] = sum;
   }

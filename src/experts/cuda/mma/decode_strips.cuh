@@ -74,16 +74,26 @@ __device__ inline float add_terms(float first, float second, float third) {
   return __fadd_rn(__fadd_rn(third, second), first);
 }
 
+/// A strip that a warp computes, or a part of it, whose inputs are there.
+struct Strip {
+  int number;
+  int first_slot;  // where the part's sums are, in rows
+  PartBlocks part;
+  std::uint32_t inputs;
+};
+
 /// What becomes of a strip's sums. One warp.
 template <Storage kStorage, TokenSpread kSpread>
-__device__ void finish_sums(const Product& p, const DecodeLists& lists, const SmallTile& tile, int strip,
-                            const RowEnds& ends, const float (&sums)[InputColumns<kSpread>::kProducts][4]) {
+__device__ void finish_sums(const Product& p, const DecodeLists& lists, const SmallTile& tile,
+                            const Strip& strip, RowEnds ends,
+                            const float (&sums)[InputColumns<kSpread>::kProducts][4]) {
   const int lane = static_cast<int>(threadIdx.x) % kLanes, g = lane / 4, t = lane % 4;
+  if (strip.part.first > 0) ends.bias[0] = ends.bias[1] = 0;  // the first part has it
   const auto write = [&](int token, float upper, float lower) {
     if (token >= tile.count) return;
     const int position = tile.first + token;
-    write_sums<kStorage, Adapters::none>(p, {strip, g, position, lists.slots[position]}, ends,
-                                         {upper, lower});
+    write_sums<kStorage, Adapters::none>(
+        p, {strip.number, g, position, strip.first_slot + lists.slots[position]}, ends, {upper, lower});
   };
   const float(&s)[4] = sums[0];
   if constexpr (kSpread == TokenSpread::tokens) {
@@ -103,14 +113,13 @@ __device__ void finish_sums(const Product& p, const DecodeLists& lists, const Sm
   }
 }
 
-/// A strip of a tile whose inputs are there.
 template <Storage kStorage, TokenSpread kSpread>
-__device__ void multiply_strip(const Product& p, const DecodeLists& lists, const SmallTile& tile, int strip,
-                               std::uint32_t tile_inputs, StripRing<kStorage>& ring) {
-  // Asked for here, so that they are there at the end.
-  const RowEnds ends = row_ends(p.weights, p.experts + tile.expert * p.expert_bytes, strip,
+__device__ void multiply_strip(const Product& p, const DecodeLists& lists, const SmallTile& tile,
+                               const Strip& strip, StripRing<kStorage>& ring) {
+  // Asked for here, so that they are there at the end, before which nothing may look at them.
+  const RowEnds ends = row_ends(p.weights, p.experts + tile.expert * p.expert_bytes, strip.number,
                                 static_cast<int>(threadIdx.x) % kLanes / 4);
-  const InputColumns<kSpread> inputs(tile_inputs, input_row_bytes(p.weights.k_blocks), tile.count);
+  const InputColumns<kSpread> inputs(strip.inputs, input_row_bytes(strip.part.most), tile.count);
   float sums[InputColumns<kSpread>::kProducts][4] = {};
   int at = 0;
   const auto multiply = [&](const BlockPart<kStorage>& part) {
@@ -118,7 +127,7 @@ __device__ void multiply_strip(const Product& p, const DecodeLists& lists, const
     at += 2 * kBlockColumns;
   };
 #pragma unroll 1
-  for (int left = p.weights.k_blocks; left > 0; left -= RingShape<kStorage>::kSlotBlocks) {
+  for (int left = strip.part.count; left > 0; left -= RingShape<kStorage>::kSlotBlocks) {
     SharedBytes block = ring.wait();
 #pragma unroll 1
     for (int more = min(left, RingShape<kStorage>::kSlotBlocks) - 1; more > 0; --more) {
@@ -152,15 +161,18 @@ __device__ void multiply_strips(const Decode& d, StripsShared<kStorage>& shared)
     ring.begin_in(number);
     const Product& p = d.products[piece->product];
     const SmallTile tile = shared.lists.tiles[piece->product][piece->tile];
-    const int at = piece->first + strip - piece->begin, up_tile = piece->tile;
-    const std::uint32_t inputs = shared_address(shared.inputs[number % 2]);
+    const int up_tile = piece->tile;
+    const Strip at{.number = piece->first + strip - piece->begin,
+                   .first_slot = piece->part * d.slots,
+                   .part = {d, piece->product, piece->part},
+                   .inputs = shared_address(shared.inputs[number % 2])};
     wait_for(shared_address(&shared.inputs_full[number % 2]), number / 2 % 2);
     if (p.input.terms == 1)
-      multiply_strip<kStorage, TokenSpread::tokens>(p, shared.lists, tile, at, inputs, ring);
+      multiply_strip<kStorage, TokenSpread::tokens>(p, shared.lists, tile, at, ring);
     else if (tile.count <= 2)
-      multiply_strip<kStorage, TokenSpread::triples>(p, shared.lists, tile, at, inputs, ring);
+      multiply_strip<kStorage, TokenSpread::triples>(p, shared.lists, tile, at, ring);
     else
-      multiply_strip<kStorage, TokenSpread::pairs>(p, shared.lists, tile, at, inputs, ring);
+      multiply_strip<kStorage, TokenSpread::pairs>(p, shared.lists, tile, at, ring);
     if (!p.down) count_up(d.counters->ready[shared.launch] + up_tile);
   }
 }
@@ -187,8 +199,8 @@ template <Storage kStorage>
 __device__ void decode_by_strips(const Decode& d, StripsShared<kStorage>& shared) {
   set_up(d, shared);
   make_lists(
-      d, [](const Product& p) { return strip_tokens(p.input.terms, p.weights.k_blocks); }, shared.lists,
-      shared.scratch);
+      d, [&](const Product& p) { return strip_tokens(p.input.terms, d.part_blocks[p.down ? 1 : 0]); },
+      shared.lists, shared.scratch);
   if (threadIdx.x / kLanes == kStripWarps)
     share_out(d, shared);
   else

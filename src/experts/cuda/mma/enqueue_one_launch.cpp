@@ -79,6 +79,8 @@ bool fits_one_launch(const Call& call) {
 void enqueue_one_launch(const Call& call, const Buffers& b) {
   const ExpertsSpec& spec = call.spec();
   const Product up = up_product(call, b, stage_input(call, b, After::everything));
+  const ExpertLayout& layout = call.packed.layout;
+  const int parts = down_parts(layout.down.k_blocks);
   const Decode decode{
       .ids = call.card.ids,
       .expert_map = call.card.expert_map,
@@ -87,6 +89,8 @@ void enqueue_one_launch(const Call& call, const Buffers& b) {
       .experts = spec.experts,
       .local_experts = spec.local_experts,
       .rows_are_slots = call.apart(),
+      .parts = parts,
+      .part_blocks = {layout.up.k_blocks, part_blocks(layout.down.k_blocks, parts)},
       .products = {up, down_product(call, b, up)},
       .counters = reinterpret_cast<DecodeCounters*>(call.packed.counters.get()) + (by_slices(call) ? 0 : 1),
       .weights = call.weighted() ? nullptr : call.card.weights,

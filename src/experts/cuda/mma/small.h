@@ -30,6 +30,9 @@ constexpr bool takes_slices(const ExpertLayout& layout) {
 /// strips; qwen3-235b at 64: 175 and 160), and ahead of four launches, which take what is neither, from so
 /// few (8 bits in groups of 128 at 4, 16 and 64 slots: 55, 123 and 351 for 45, 141 and 396).
 inline constexpr int kStripSlots = 64, kFewestStripSlots = 16;
+/// Or from so many strips of both products on (deepseek-v4-flash in FP8 at 2 tokens, 6144 strips: 118 us
+/// for 132; gpt-oss-120b in 8 bits at 3 tokens, 6480: 102 for 117).
+inline constexpr int kFewestStrips = 6000;
 constexpr bool has_strips_kernel(Storage storage) {
   return value_bits(storage) < 16 && !has_factors(storage);
 }
@@ -42,11 +45,29 @@ constexpr int input_row_bytes(int k_blocks) { return k_blocks * 2 * kBlockColumn
 /// A token of three terms fits.
 inline constexpr int kMostStripBlocks = (kStripInputBytes / kMostTerms - 64) / (2 * kBlockColumns);
 
+/// Longer rows of the down product are cut into parts that are summed in order at the end, as if a slot had
+/// so many experts: of so many blocks that four tokens fit.
+inline constexpr int kPartBlocks = (kStripInputBytes / (4 * kMostTerms) - 64) / (2 * kBlockColumns);
+constexpr int down_parts(int k_blocks) {
+  return k_blocks <= kMostStripBlocks ? 1 : (k_blocks + kPartBlocks - 1) / kPartBlocks;
+}
+/// Of a part; the last may have fewer.
+constexpr int part_blocks(int k_blocks, int parts) { return (k_blocks + parts - 1) / parts; }
+
 /// An expert with many tokens has several tiles of the down product, of two to four tokens, and unpacks its
 /// weights for every one. With four slots an expert the one launch was still ahead of four (qwen3-235b at 64
 /// tokens on one H200, us: 486 for 525 in MXFP4, 486 for 516 in INT4). Calls of so few slots take it whatever
 /// the experts are.
 inline constexpr int kMostSlotsOfExpert = 4, kFewSlots = 64;
+
+/// Rows in parts have a tile's fixed costs several times, and lose their lead sooner (mixtral-8x7b at 4, 16
+/// and 32 tokens, us: 166, 283 and 469 for 203, 290 and 450 in MXFP4, 312, 516 and 851 for 319, 437 and 546
+/// in FP8).
+constexpr bool has_few_slots(const ExpertLayout& layout, std::int64_t slots, int local_experts) {
+  if (down_parts(layout.down.k_blocks) > 1)
+    return slots <= std::int64_t{value_bits(layout.up.storage) == 4 ? kMostSlotsOfExpert : 1} * local_experts;
+  return slots <= kFewSlots || slots <= std::int64_t{kMostSlotsOfExpert} * local_experts;
+}
 
 /// Neighbouring positions of one expert, which a product computes together.
 struct SmallTile {
@@ -66,14 +87,19 @@ struct CallSize {
   int tokens, top_k, local_experts;
 };
 
+constexpr bool has_enough_strips(const ExpertLayout& layout, std::int64_t slots) {
+  return slots >= kFewestStripSlots ||
+         slots * (layout.up.strips + down_parts(layout.down.k_blocks) * layout.down.strips) >= kFewestStrips;
+}
+
 constexpr bool is_small(const ExpertLayout& layout, const CallSize& call) {
   const Storage storage = layout.up.storage;
   const auto slots = std::int64_t{call.tokens} * call.top_k;
   return call.tokens <= kFewTokens && slots <= kMostDecodeSlots &&
-         (slots <= kFewSlots || slots <= std::int64_t{kMostSlotsOfExpert} * call.local_experts) &&
-         (slots >= kFewestStripSlots || takes_slices(layout)) && call.local_experts <= kMostDecodeExperts &&
-         has_strips_kernel(storage) && layout.down.storage == storage &&
-         std::max(layout.up.k_blocks, layout.down.k_blocks) <= kMostStripBlocks && layout.gathered == 0;
+         has_few_slots(layout, slots, call.local_experts) &&
+         (takes_slices(layout) || has_enough_strips(layout, slots)) &&
+         call.local_experts <= kMostDecodeExperts && has_strips_kernel(storage) &&
+         layout.down.storage == storage && layout.up.k_blocks <= kMostStripBlocks && layout.gathered == 0;
 }
 
 }  // namespace sluice::cuda

@@ -18,18 +18,19 @@ __device__ inline int rows_of_token(const Product& p) { return p.input.terms == 
 /// Copies a tile's rows, tokens with their terms beside each other. Of every 128 columns the first eight of
 /// the four lanes of a quad come first, then the next eight. One warp.
 template <Storage kStorage>
-__device__ void copy_inputs(const Decode& d, const Product& p, const DecodeLists& lists,
-                            const SmallTile& tile, std::uint32_t to) {
+__device__ void copy_inputs(const Decode& d, const Product& p, const PartBlocks& part,
+                            const DecodeLists& lists, const SmallTile& tile, std::uint32_t to) {
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int piece = lane % 16 / 4, t = lane % 4;
   // Rows as callers have them have the 32 columns of a lane side by side; all others lie as they will in
   // shared memory.
   const bool together = p.input.in_order && !is_integer(kStorage);
+  const int block_column = (part.first + lane / 16) * kBlockColumns;
   const int column =
-      lane / 16 * kBlockColumns + (together ? t * 32 + piece * 8 : t * kPlaceOfLane + piece * kPlaceOfPiece);
-  const int left = p.input.columns - lane / 16 * kBlockColumns - first_column(kStorage, t, piece);
-  const int rows = rows_of_token(p), chunks = p.weights.k_blocks * (kBlockColumns / 8);
-  const int row_bytes = input_row_bytes(p.weights.k_blocks);
+      block_column + (together ? t * 32 + piece * 8 : t * kPlaceOfLane + piece * kPlaceOfPiece);
+  const int left = p.input.columns - block_column - first_column(kStorage, t, piece);
+  const int rows = rows_of_token(p), chunks = part.count * (kBlockColumns / 8);
+  const int row_bytes = input_row_bytes(part.most);
   for (int token = 0; token < tile.count; ++token) {
     const int position = tile.first + token, slot = lists.slots[position];
     const int row = p.down ? position : d.rows_are_slots ? slot : slot / d.top_k;
@@ -43,12 +44,12 @@ __device__ void copy_inputs(const Decode& d, const Product& p, const DecodeLists
 
 /// The pieces into which the strips of both products are cut.
 struct Pieces {
-  int strips[2], of_tile[2], up;  // of a piece; pieces of a tile; of all tiles of gate and up
+  int strips[2], of_tile[2], up;  // of a piece; pieces of a tile's part; of all tiles of gate and up
   int all;
 
   __device__ Pieces(const Decode& d, const DecodeLists& lists) {
     const auto tiles_strips = [&](int product) {
-      return lists.counts[product] * d.products[product].weights.strips;
+      return lists.counts[product] * (product == 0 ? 1 : d.parts) * d.products[product].weights.strips;
     };
     const int blocks = static_cast<int>(gridDim.x) * kPiecesOfBlock;
     const int most = min(max((tiles_strips(0) + tiles_strips(1)) / blocks, kLeastStrips), kMostStrips);
@@ -58,16 +59,18 @@ struct Pieces {
       strips[product] = (d.products[product].weights.strips + of_tile - 1) / of_tile;
     }
     up = lists.counts[0] * of_tile[0];
-    all = up + lists.counts[1] * of_tile[1];
+    all = up + lists.counts[1] * d.parts * of_tile[1];
   }
 
   __device__ Piece piece(const Decode& d, int number, int begin) const {
-    if (number >= all) return {2, 0, 0, 0, begin};
+    if (number >= all) return {2, 0, 0, 0, begin, 0};
     const int product = number < up ? 0 : 1;
     if (product == 1) number -= up;
-    const int tile = number / of_tile[product], first = (number - tile * of_tile[product]) * strips[product];
-    return {product, tile, first, max(min(strips[product], d.products[product].weights.strips - first), 0),
-            begin};
+    const int parts = product == 0 ? 1 : d.parts, tile_part = number / of_tile[product];
+    const int first = (number - tile_part * of_tile[product]) * strips[product];
+    return {product, tile_part / parts,
+            first,   max(min(strips[product], d.products[product].weights.strips - first), 0),
+            begin,   tile_part % parts};
   }
 };
 
@@ -105,7 +108,8 @@ __device__ void share_out(const Decode& d, StripsShared<kStorage>& shared) {
         wait_until(d.counters->ready[shared.launch] + source, d.products[0].weights.strips);
       __syncwarp();
     }
-    copy_inputs<kStorage>(d, p, shared.lists, tile, shared_address(shared.inputs[buffer]));
+    copy_inputs<kStorage>(d, p, {d, at.product, at.part}, shared.lists, tile,
+                          shared_address(shared.inputs[buffer]));
     arrive_after_copies(shared_address(&shared.inputs_full[buffer]));
   }
 }

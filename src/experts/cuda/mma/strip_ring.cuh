@@ -24,6 +24,18 @@ struct RingShape {
 struct Piece {
   int product, tile, first, count;  // product 2: no work is left
   int begin;                        // strips of the block's pieces before
+  int part;                         // of rows of the down product
+};
+
+/// What of its rows a piece multiplies.
+struct PartBlocks {
+  int first, count, most;  // of a part of this product
+
+  __device__ PartBlocks(const Decode& d, int product, int part) {
+    most = d.part_blocks[product];
+    first = part * most;
+    count = min(most, d.products[product].weights.k_blocks - first);
+  }
 };
 /// Strips of a piece: as many as give every block so many pieces, within limits. With fewer than warps some
 /// would have none, and copying a piece's inputs costs as much as a strip or less.
@@ -75,9 +87,10 @@ __device__ __noinline__ StripBlocks find_strip(const Decode& d, StripsShared<kSt
     if (at.product == 2) return {nullptr, 0, piece};
     if (number >= at.begin + at.count) continue;
     const Product& p = d.products[at.product];
+    const PartBlocks part(d, at.product, at.part);
     return {p.experts + shared.lists.tiles[at.product][at.tile].expert * p.expert_bytes + p.weights.blocks +
-                (at.first + number - at.begin) * p.weights.strip_bytes(),
-            p.weights.k_blocks, piece};
+                (at.first + number - at.begin) * p.weights.strip_bytes() + part.first * block_bytes(kStorage),
+            part.count, piece};
   }
 }
 
