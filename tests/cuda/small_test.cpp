@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a tile of the down product waits for in the one launch: the up tiles of all of its positions. Tiles of
 // two, six or eight tokens above tiles of three or four end apart; waiting for the first alone read an
-// intermediate that was not there.
+// intermediate that was not there. And which calls take it.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -40,6 +40,25 @@ TEST(SmallTiles, HaveTheUpTilesOfAllTheirPositions) {
           EXPECT_LT(ups[static_cast<std::size_t>(last)].first, down.first + down.count);  // and no more
         }
       }
+}
+
+/// mixtral-8x7b, whose down product has 112 blocks a row.
+bool mixtral_is_small(Storage storage, int tokens) {
+  ExpertLayout layout;
+  layout.up = {.storage = storage, .paired = true, .rows = 14336, .strips = 1792, .k_blocks = 32};
+  layout.down = {.storage = storage, .rows = 4096, .strips = 256, .k_blocks = 112};
+  return is_small(layout, {.tokens = tokens, .top_k = 2, .local_experts = 8});
+}
+
+TEST(SmallCalls, RowsInPartsUpToTheSlotsWhereTheyAreAhead) {
+  EXPECT_EQ(down_parts(kMostStripBlocks), 1);
+  EXPECT_GE(down_parts(112) * part_blocks(112, down_parts(112)), 112);
+  EXPECT_LE(part_blocks(112, down_parts(112)), kPartBlocks);
+  for (const int tokens : {1, 2, 4, 8, 16})
+    EXPECT_TRUE(mixtral_is_small(Storage::fp4_e8m0, tokens)) << tokens;
+  EXPECT_FALSE(mixtral_is_small(Storage::fp4_e8m0, 32));
+  for (const int tokens : {1, 2, 4}) EXPECT_TRUE(mixtral_is_small(Storage::fp8_scaled, tokens)) << tokens;
+  EXPECT_FALSE(mixtral_is_small(Storage::fp8_scaled, 8));
 }
 
 }  // namespace
