@@ -28,16 +28,34 @@ inline const std::byte* fp4_scale(const WeightMatrix& matrix, int group_cols, st
   return line + group / each * matrix.blocks.bytes + group % each * matrix.scales.col_stride;
 }
 
+/// The byte of a row in blocks that has the code of a column, in its high nibble from the second half of the
+/// group on.
+inline const std::byte* codes_in_blocks(const WeightMatrix& matrix, int group_cols, std::int64_t row,
+                                        std::int64_t column) {
+  const int block = matrix.blocks.columns, half = group_cols / 2;
+  const auto in_block = static_cast<int>(column % block);
+  return matrix.codes + row * matrix.row_stride + column / block * matrix.blocks.bytes +
+         in_block / group_cols * half + in_block % half;
+}
+
+/// The code of one column of a row, in blocks or not.
+inline std::uint8_t fp4_code(const WeightMatrix& matrix, int group_cols, std::int64_t row,
+                             std::int64_t column) {
+  const bool neighbours = matrix.blocks.columns == 0;
+  const std::byte* at = neighbours ? matrix.codes + row * matrix.row_stride + column / 2
+                                   : codes_in_blocks(matrix, group_cols, row, column);
+  const bool high = neighbours ? column % 2 != 0 : column % group_cols >= group_cols / 2;
+  return static_cast<std::uint8_t>(load<std::uint8_t>(at) >> (high ? 4 : 0) & 15u);
+}
+
 /// The codes of columns `column` to `column` + 7 of a row in blocks, column + i in bits 4i. `column` is a
 /// multiple of 8, and half a group is a multiple of 8 columns.
 inline std::uint32_t eight_codes_in_blocks(const WeightMatrix& matrix, int group_cols, std::int64_t row,
                                            std::int64_t column) {
-  const int block = matrix.blocks.columns, half = group_cols / 2;
-  const auto in_block = static_cast<int>(column % block);
-  const int in_group = in_block % group_cols;
-  const std::byte* at = matrix.codes + row * matrix.row_stride + column / block * matrix.blocks.bytes +
-                        in_block / group_cols * half + in_group % half;
-  const std::uint64_t nibbles = load<std::uint64_t>(at) >> (in_group < half ? 0 : 4) & 0x0F0F0F0F0F0F0F0Fu;
+  const bool high = column % group_cols >= group_cols / 2;
+  const std::uint64_t nibbles =
+      load<std::uint64_t>(codes_in_blocks(matrix, group_cols, row, column)) >> (high ? 4 : 0) &
+      0x0F0F0F0F0F0F0F0Fu;
   std::uint64_t pairs = (nibbles | nibbles >> 4) & 0x00FF00FF00FF00FFu;
   pairs = (pairs | pairs >> 8) & 0x0000FFFF0000FFFFu;
   return static_cast<std::uint32_t>(pairs | pairs >> 16);

@@ -14,6 +14,7 @@
 #include "core/bits.h"
 #include "experts/cuda/common/unpack.h"
 #include "format/formats.h"
+#include "format/fp4_blocks.h"
 #include "sluice/error.h"
 #include "testing/draw.h"
 #include "testing/drawn_layer.h"
@@ -166,6 +167,29 @@ struct OneRow {
   }
   format::Encoded encoded, down;
 };
+
+/// Codes and scales as they come, scales within reach of each other and no NaN.
+TEST(Repack, BlocksOfGgufComeBack) {
+  for (const auto& [format, blocks] : {std::pair{Formats::of<format::Mxfp4>(), format::kMxfp4Block},
+                                       {Formats::of<format::Nvfp4>(), format::kNvfp4Block}}) {
+    SCOPED_TRACE(format.str());
+    OneRow made(format, 320);
+    WeightMatrix& matrix = made.encoded.matrix;
+    const int scales = blocks.columns / geometry(format).group_cols;
+    testing::Draw draw(5);
+    std::vector<std::byte> bytes(
+        static_cast<std::size_t>(matrix.rows * matrix.cols / blocks.columns * blocks.bytes));
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      const bool scale = i % static_cast<std::size_t>(blocks.bytes) < static_cast<std::size_t>(scales);
+      bytes[i] = static_cast<std::byte>(scale ? 64 + draw.below(48) : draw.below(256));
+    }
+    matrix.row_stride = matrix.cols / blocks.columns * blocks.bytes;
+    matrix.codes = bytes.data() + scales;
+    matrix.scales = {bytes.data(), matrix.scales.dtype, matrix.row_stride, 1};
+    matrix.blocks = blocks;
+    for (int row = 0; row < 16; ++row) expect_row(matrix, row, made.row(row));
+  }
+}
 
 TEST(Repack, EveryE8m0ScaleIsExact) {
   for (const Format format : {Formats::of<format::Mxfp4>(), Formats::of<format::Mxfp8>()})

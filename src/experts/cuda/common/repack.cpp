@@ -15,6 +15,7 @@
 #include "format/e4m3.h"
 #include "format/e8m0.h"
 #include "format/formats.h"
+#include "format/fp4_blocks.h"
 #include "format/scales.h"
 
 namespace sluice::cuda {
@@ -29,12 +30,10 @@ constexpr int kFp4Reach = 132, kFp8Reach = 124;
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 std::uint16_t code_at(const Row& row, Storage storage, std::int64_t column) {
-  const std::byte* codes = row.codes();
-  if (value_bits(storage) == 4) {
-    const auto pair = load<std::uint8_t>(codes + column / 2);
-    return column % 2 == 0 ? pair & 15u : pair >> 4;
-  }
-  const std::byte* at = codes + column * row.matrix->col_stride;
+  if (value_bits(storage) == 4)
+    return format::fp4_code(*row.matrix, storage == Storage::fp4_e8m0 ? 32 : 16, row.row, column);
+  const std::byte* at =
+      row.matrix->codes + row.row * row.matrix->row_stride + column * row.matrix->col_stride;
   return value_bits(storage) == 8 ? load<std::uint8_t>(at) : load<std::uint16_t>(at);
 }
 
@@ -61,7 +60,7 @@ RowScale powers_of_row(const Row& row, Storage storage) {
   RowScale scale{.top = -1};
   bool nan = false;
   for (std::int64_t first = 0; first < row.matrix->cols; first += 32) {
-    const int code = row.scale_byte(first / 32);
+    const int code = row.scale_byte(32, first);
     nan = nan || code == 255;
     if (code > scale.top && any_value(row, storage, first, 32)) scale.top = code;
   }
@@ -72,7 +71,7 @@ RowScale powers_of_row(const Row& row, Storage storage) {
 
 bool has_nan_scale(const Row& row) {
   for (std::int64_t first = 0; first < row.matrix->cols; first += 16)
-    if ((row.scale_byte(first / 16) & 0x7Fu) == 0x7Fu) return true;
+    if ((row.scale_byte(16, first) & 0x7Fu) == 0x7Fu) return true;
   return false;
 }
 
@@ -115,7 +114,7 @@ std::uint8_t power_byte(const Row& row, const RowScale& scale, const BlockAt& at
   const std::int64_t first = at.first + 32 * group;
   if (!row || first >= row.matrix->cols || !any_value(row, at.storage, first, 32))
     return static_cast<std::uint8_t>(top);
-  const int below = scale.top - row.scale_byte(first / 32);
+  const int below = scale.top - row.scale_byte(32, first);
   too_far = too_far || below > reach;
   return static_cast<std::uint8_t>(top - std::min(below, reach));
 }
@@ -125,7 +124,7 @@ std::uint8_t power_byte(const Row& row, const RowScale& scale, const BlockAt& at
 std::uint8_t e4m3_byte(const Row& row, const BlockAt& at, int group, Codes& codes, int strip_row) {
   const std::int64_t first = at.first + 16 * group;
   if (!row || first >= row.matrix->cols) return 0;
-  const std::uint8_t code = row.scale_byte(first / 16);
+  const std::uint8_t code = row.scale_byte(16, first);
   const float scale = format::e4m3_to_float(code & 0x7Fu);
   for (int c = 16 * group; c < 16 * (group + 1); ++c) {
     std::uint16_t& value = codes[strip_row][c];

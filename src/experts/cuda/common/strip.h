@@ -8,6 +8,7 @@
 
 #include "core/bits.h"
 #include "experts/cuda/common/layout.h"
+#include "format/fp4_blocks.h"
 #include "sluice/spec.h"
 
 namespace sluice::cuda {
@@ -18,10 +19,9 @@ struct Row {
   std::int64_t row = 0;
 
   explicit operator bool() const { return matrix != nullptr; }
-  const std::byte* codes() const { return matrix->codes + row * matrix->row_stride; }
-  std::uint8_t scale_byte(std::int64_t group) const {
-    return load<std::uint8_t>(matrix->scales.data + row * matrix->scales.row_stride +
-                              group * matrix->scales.col_stride);
+  /// Of a column, where `group_cols` share a scale.
+  std::uint8_t scale_byte(int group_cols, std::int64_t column) const {
+    return load<std::uint8_t>(format::fp4_scale(*matrix, group_cols, row, column / group_cols));
   }
 };
 

@@ -41,15 +41,19 @@ struct DecodeCounters {
   std::uint32_t ready[2][kMostDecodeSlots];  // strips of an up tile whose results are written
 };
 
+/// Parts of a product's rows (down_parts), and the blocks of one; the last may have fewer.
+struct RowParts {
+  int count, blocks;
+};
+
 /// What a layer does. The lists of the products are not used; the kernel makes its own.
 struct Decode {
   const std::int32_t* ids;         // [slots] global
   const std::int32_t* expert_map;  // [experts] -> local or -1; null: the same
   int slots, top_k, experts, local_experts;
   bool rows_are_slots;  // rows of the input are those of slots, not of tokens
-  int parts;            // of rows of the down product (down_parts); their sums are [parts, slots, width]
-  int part_blocks[2];   // of a part of the products' rows; the last may have fewer
   Product products[2];  // up and down
+  RowParts parts[2];    // of their rows; what the down product gives is [parts, slots, width]
   DecodeCounters* counters;
   const float* weights;  // [slots] of the sum; null: ones
   int tokens, width;

@@ -17,7 +17,7 @@ __device__ inline int arrive_in_launch(const Decode& d) {
 __device__ inline float whole_of(const Decode& d, const float* row) {
   const std::size_t part = static_cast<std::size_t>(d.slots) * d.products[1].epilogue.out_stride;
   float whole = __ldcg(row);
-  for (int k = 1; k < d.parts; ++k) whole = __fadd_rn(whole, __ldcg(row + k * part));
+  for (int k = 1; k < d.parts[1].count; ++k) whole = __fadd_rn(whole, __ldcg(row + k * part));
   return whole;
 }
 

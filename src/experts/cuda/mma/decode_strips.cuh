@@ -74,8 +74,8 @@ __device__ inline float add_terms(float first, float second, float third) {
   return __fadd_rn(__fadd_rn(third, second), first);
 }
 
-/// A strip that a warp computes, or a part of it, whose inputs are there.
-struct Strip {
+/// The part of a strip that a warp computes.
+struct StripPart {
   int number;
   int first_slot;  // where the part's sums are, in rows
   PartBlocks part;
@@ -85,7 +85,7 @@ struct Strip {
 /// What becomes of a strip's sums. One warp.
 template <Storage kStorage, TokenSpread kSpread>
 __device__ void finish_sums(const Product& p, const DecodeLists& lists, const SmallTile& tile,
-                            const Strip& strip, RowEnds ends,
+                            const StripPart& strip, RowEnds ends,
                             const float (&sums)[InputColumns<kSpread>::kProducts][4]) {
   const int lane = static_cast<int>(threadIdx.x) % kLanes, g = lane / 4, t = lane % 4;
   if (strip.part.first > 0) ends.bias[0] = ends.bias[1] = 0;  // the first part has it
@@ -113,9 +113,10 @@ __device__ void finish_sums(const Product& p, const DecodeLists& lists, const Sm
   }
 }
 
+/// A strip's part of a tile whose inputs are there.
 template <Storage kStorage, TokenSpread kSpread>
 __device__ void multiply_strip(const Product& p, const DecodeLists& lists, const SmallTile& tile,
-                               const Strip& strip, StripRing<kStorage>& ring) {
+                               const StripPart& strip, StripRing<kStorage>& ring) {
   // Asked for here, so that they are there at the end, before which nothing may look at them.
   const RowEnds ends = row_ends(p.weights, p.experts + tile.expert * p.expert_bytes, strip.number,
                                 static_cast<int>(threadIdx.x) % kLanes / 4);
@@ -162,10 +163,10 @@ __device__ void multiply_strips(const Decode& d, StripsShared<kStorage>& shared)
     const Product& p = d.products[piece->product];
     const SmallTile tile = shared.lists.tiles[piece->product][piece->tile];
     const int up_tile = piece->tile;
-    const Strip at{.number = piece->first + strip - piece->begin,
-                   .first_slot = piece->part * d.slots,
-                   .part = {d, piece->product, piece->part},
-                   .inputs = shared_address(shared.inputs[number % 2])};
+    const StripPart at{.number = piece->first + strip - piece->begin,
+                       .first_slot = piece->part * d.slots,
+                       .part = {d, piece->product, piece->part},
+                       .inputs = shared_address(shared.inputs[number % 2])};
     wait_for(shared_address(&shared.inputs_full[number % 2]), number / 2 % 2);
     if (p.input.terms == 1)
       multiply_strip<kStorage, TokenSpread::tokens>(p, shared.lists, tile, at, ring);
@@ -199,7 +200,7 @@ template <Storage kStorage>
 __device__ void decode_by_strips(const Decode& d, StripsShared<kStorage>& shared) {
   set_up(d, shared);
   make_lists(
-      d, [&](const Product& p) { return strip_tokens(p.input.terms, d.part_blocks[p.down ? 1 : 0]); },
+      d, [&](const Product& p) { return strip_tokens(p.input.terms, d.parts[p.down ? 1 : 0].blocks); },
       shared.lists, shared.scratch);
   if (threadIdx.x / kLanes == kStripWarps)
     share_out(d, shared);

@@ -51,7 +51,7 @@ Buffers lay_out(const Call& call, std::byte* memory) {
   b.input = planes(places, rows, {call.hidden(), layout.up.storage, few},
                    terms_of(call.card.input.dtype, call.weighted()));
   b.mid = planes(places, slots, {call.intermediate(), layout.down.storage, few}, call.packed.mid_terms);
-  const int parts = few ? down_parts(layout.down.k_blocks) : 1;
+  const int parts = few && call.packed.one_launch ? down_parts(layout.down.k_blocks) : 1;
   b.down =
       places.take<float>(slots * static_cast<std::size_t>(parts) * static_cast<std::size_t>(spec.hidden));
   b.local = places.take<std::int32_t>(slots);

@@ -36,7 +36,7 @@ struct Call {
 
 struct Buffers {
   Planes input, mid;
-  float* down;              // [slots, hidden]; of few tokens [down_parts, slots, hidden]
+  float* down;              // [slots, hidden]; in one launch [down_parts, slots, hidden]
   std::int32_t* local;      // [slots]
   std::int32_t* positions;  // [slots]
   std::int32_t* rows;       // [slots]

@@ -49,7 +49,7 @@ struct Pieces {
 
   __device__ Pieces(const Decode& d, const DecodeLists& lists) {
     const auto tiles_strips = [&](int product) {
-      return lists.counts[product] * (product == 0 ? 1 : d.parts) * d.products[product].weights.strips;
+      return lists.counts[product] * d.parts[product].count * d.products[product].weights.strips;
     };
     const int blocks = static_cast<int>(gridDim.x) * kPiecesOfBlock;
     const int most = min(max((tiles_strips(0) + tiles_strips(1)) / blocks, kLeastStrips), kMostStrips);
@@ -58,15 +58,15 @@ struct Pieces {
       this->of_tile[product] = of_tile;
       strips[product] = (d.products[product].weights.strips + of_tile - 1) / of_tile;
     }
-    up = lists.counts[0] * of_tile[0];
-    all = up + lists.counts[1] * d.parts * of_tile[1];
+    up = lists.counts[0] * d.parts[0].count * of_tile[0];
+    all = up + lists.counts[1] * d.parts[1].count * of_tile[1];
   }
 
   __device__ Piece piece(const Decode& d, int number, int begin) const {
     if (number >= all) return {2, 0, 0, 0, begin, 0};
     const int product = number < up ? 0 : 1;
     if (product == 1) number -= up;
-    const int parts = product == 0 ? 1 : d.parts, tile_part = number / of_tile[product];
+    const int parts = d.parts[product].count, tile_part = number / of_tile[product];
     const int first = (number - tile_part * of_tile[product]) * strips[product];
     return {product, tile_part / parts,
             first,   max(min(strips[product], d.products[product].weights.strips - first), 0),

@@ -24,7 +24,7 @@ struct RingShape {
 struct Piece {
   int product, tile, first, count;  // product 2: no work is left
   int begin;                        // strips of the block's pieces before
-  int part;                         // of rows of the down product
+  int part;                         // of the rows
 };
 
 /// What of its rows a piece multiplies.
@@ -32,7 +32,7 @@ struct PartBlocks {
   int first, count, most;  // of a part of this product
 
   __device__ PartBlocks(const Decode& d, int product, int part) {
-    most = d.part_blocks[product];
+    most = d.parts[product].blocks;
     first = part * most;
     count = min(most, d.products[product].weights.k_blocks - first);
   }
